@@ -130,6 +130,7 @@ impl Effect {
             api::Outcome::Extended { lasts } => Effect::Extended { lasts: Duration::from_micros(lasts) },
             api::Outcome::LimitSet { limit, excess } => Effect::LimitSet { limit, excess },
             api::Outcome::Reclaimed { brought, in_use } => Effect::Reclaimed { brought, in_use },
+            api::Outcome::Seated { number } => Effect::Seated { number },
             api::Outcome::Deleted => Effect::Deleted,
             api::Outcome::Committed { phases } => Effect::Committed { phases },
             api::Outcome::LossAccepted => Effect::LossAccepted,
@@ -179,6 +180,11 @@ pub enum Effect {
         brought: i64,
         /// The number of tokens that they had granted and that were still in use.
         in_use: i64,
+    },
+    /// The members are as was asked for.
+    Seated {
+        /// The number of the last change of them.
+        number: u64,
     },
     /// The quota is gone.
     Deleted,

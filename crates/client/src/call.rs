@@ -44,6 +44,10 @@ pub struct Delete;
 #[derive(Debug)]
 pub struct AcceptLoss;
 
+/// A call that changes what place a site has among the members of its lane; its value is the number of the last change of them.
+#[derive(Debug)]
+pub struct Seat;
+
 /// What a call does: [`Acquire`], [`Release`], [`ReleaseGrant`], [`Extend`], [`Create`], [`SetLimit`], [`Reclaim`], [`Delete`] or [`AcceptLoss`].
 pub trait Kind: sealed::Sealed + Sized {
     /// What it gives when it is done.
@@ -67,6 +71,7 @@ impl sealed::Sealed for Create {}
 impl sealed::Sealed for SetLimit {}
 impl sealed::Sealed for Reclaim {}
 impl sealed::Sealed for Delete {}
+impl sealed::Sealed for Seat {}
 impl sealed::Sealed for AcceptLoss {}
 
 impl Kind for Release {
@@ -149,6 +154,17 @@ impl Kind for Delete {
 
     fn read(_: &Client, done: Done) -> Option<()> {
         (done.outcome == api::Outcome::Deleted).then_some(())
+    }
+}
+
+impl Kind for Seat {
+    type Value = u64;
+
+    fn read(_: &Client, done: Done) -> Option<u64> {
+        match done.outcome {
+            api::Outcome::Seated { number } => Some(number),
+            _ => None,
+        }
     }
 }
 
@@ -347,7 +363,7 @@ fn objection(command: &Command) -> Option<Reason> {
         Command::ExtendGrant { micros, .. } => {
             return (!(1_000..=HOLD_MICROS).contains(micros)).then_some(Reason::InvalidAmount);
         }
-        Command::Commit { .. } | Command::AcceptLoss => return None,
+        Command::Commit { .. } | Command::AcceptLoss | Command::Seat { .. } => return None,
     };
     if !is_name(quota) {
         return Some(Reason::InvalidName);

@@ -80,6 +80,7 @@ impl Left {
             | Command::Reclaim { .. }
             | Command::Delete { .. }
             | Command::Commit { .. }
+            | Command::Seat { .. }
             | Command::AcceptLoss => LeftWhat::Other("an operation".to_owned()),
         };
 

@@ -69,7 +69,7 @@ mod treaties;
 pub use asking::{Effect, SiteStatus};
 pub use call::{
     AcceptLoss, Acquire, Call, Calling, Create, Delete, Extend, Kind, Limit, Reclaim, Reclaimed, Release, ReleaseGrant,
-    SetLimit, refill_millionths,
+    Seat, SetLimit, refill_millionths,
 };
 pub use client::Client;
 pub use explain::{End, Explanation, PartAsked, RightUsed, Step, What};

@@ -426,6 +426,7 @@ impl State {
             Operation::SetLimit { limit, .. } => Outcome::LimitSet { limit: *limit, excess: 0 },
             Operation::Delete { .. } => Outcome::Deleted,
             Operation::AcceptLoss => Outcome::LossAccepted,
+            Operation::Seat { .. } => Outcome::Seated { number: 1 },
             Operation::Commit(transaction) => self.commit(transaction),
         };
         let known = self.sessions.get_mut(&session).expect("looked at before");
@@ -613,6 +614,10 @@ impl slackline_server::Slackline for Model {
         &self,
         _: Call<v1::CommitTransactionRequest>,
     ) -> Result<Reply<v1::OutcomeReply>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn change_members(&self, _: Call<v1::ChangeMembersRequest>) -> Result<Reply<v1::OutcomeReply>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

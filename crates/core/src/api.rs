@@ -138,6 +138,13 @@ pub enum Operation {
         /// The quota's name.
         quota: String,
     },
+    /// Makes a site a member of this lane, or says that one is lost for good.
+    Seat {
+        /// The site.
+        site: SiteId,
+        /// What becomes of its seat.
+        change: SeatChange,
+    },
     /// Commits a transaction.
     Commit(Box<Transaction>),
     /// Says that the objects of earlier incarnations of the site are gone for good, so that what is not there is known to be
@@ -150,6 +157,40 @@ impl Operation {
     pub fn create(quota: impl Into<String>, limit: i64) -> Self {
         Self::Create { quota: quota.into(), limit, charter: Charter::default() }
     }
+}
+
+/// What becomes of a site's place among the members.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SeatChange {
+    /// It becomes a member.
+    Joins,
+    /// It is lost for good, and a member no longer. What it had counts as in use until it is reclaimed.
+    Lost,
+}
+
+/// Why the members do not change.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum NoSeat {
+    /// The site was a member before, and none is twice: it comes back under another name.
+    WasMember,
+    /// There are as many seats as there can be.
+    Full,
+    /// Its region does not come after those of all members.
+    NotNext,
+    /// It is no member.
+    NoMember,
+    /// It was heard from lately, so it is not lost.
+    Lives,
+    /// So many quotas have not recorded the last change, as far as this site knows.
+    Unrecorded,
+    /// Names of deleted quotas are being forgotten, for which all members are needed. That is over soon.
+    Forgetting,
+}
+
+impl NoSeat {
+    /// All of them, in an order that rows rest on: new ones come last.
+    pub const ALL: [Self; 7] =
+        [Self::WasMember, Self::Full, Self::NotNext, Self::NoMember, Self::Lives, Self::Unrecorded, Self::Forgetting];
 }
 
 /// The outcome of an operation.
@@ -194,6 +235,11 @@ pub enum Outcome {
     },
     /// The quota is gone.
     Deleted,
+    /// The members are as was asked for.
+    Seated {
+        /// The number of the last change of them.
+        number: u64,
+    },
     /// The transaction took effect.
     Committed {
         /// In how many phases: 0 if the site judged it alone and it wrote nothing, 1 if one site did, 2 if several.
@@ -302,6 +348,13 @@ pub enum Refusal {
     BelowReleased {
         /// The least tokens that lost incarnations had granted and not taken back.
         at_least: i64,
+    },
+    /// The members do not change.
+    NoSeat {
+        /// Why.
+        why: NoSeat,
+        /// The number of quotas that it is about; zero where it is about none.
+        count: u64,
     },
     /// The quota was deleted while the request waited.
     QuotaDeleted,

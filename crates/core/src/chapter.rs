@@ -154,6 +154,9 @@ pub trait Chapter {
     /// Notes that the member at a position has a new incarnation; it `replaces` an earlier one if it is not the first.
     fn meet(&mut self, now: Now, position: usize, peer: &Peer, replaces: bool);
 
+    /// Notes that the members have changed; positions stay what they were.
+    fn meet_members(&mut self, _here: &Here) {}
+
     // Operations that wait.
 
     /// The number of operations that wait.

@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use crate::api::{Operation, Outcome, Refusal, SESSION_WINDOW, UnknownReason};
+use crate::api::{NoSeat, Operation, Outcome, Refusal, SESSION_WINDOW, SeatChange, UnknownReason};
 use crate::avantan::{Agreement, Charter, Lifecycle};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
@@ -795,6 +795,11 @@ pub fn digest(operation: &Operation) -> u64 {
             }
             chunks.remainder().iter().for_each(|byte| mix(u64::from(*byte)));
         }
+        Operation::Seat { site, change } => {
+            mix(11);
+            mix(u64::from(site.region) << 16 | u64::from(site.lane));
+            mix(u64::from(*change == SeatChange::Lost));
+        }
         Operation::AcceptLoss => mix(7),
         Operation::SetLimit { quota, limit } => {
             mix(8);
@@ -865,12 +870,18 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
             Lifecycle::Create { limit, .. } => limit,
             Lifecycle::Delete | Lifecycle::Keep => 0,
             Lifecycle::Resize { limit } => -limit,
-            Lifecycle::Reclaim { .. } => i64::MIN,
+            Lifecycle::Reclaim { .. } | Lifecycle::Seat { .. } => i64::MIN,
         },
     );
     if let Lifecycle::Reclaim { brought, in_use } = aim.change {
         put_i64(out, brought);
         put_i64(out, in_use);
+    }
+    if let Lifecycle::Seat { site, gone } = aim.change {
+        // Nothing is brought back by less than nothing.
+        put_i64(out, -1);
+        [u64::from(site.region), u64::from(site.lane)].into_iter().for_each(|part| put_u64(out, part));
+        put_u64(out, gone.map_or(0, |gone| u64::from(gone.0)));
     }
     if let Lifecycle::Create { charter, .. } = aim.change
         && charter != Charter::default()
@@ -942,6 +953,7 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
                 Refusal::AlsoLost { sites } => (21, sites.0),
                 Refusal::AboveLost { at_most } => (22, *at_most as u64),
                 Refusal::BelowReleased { at_least } => (23, *at_least as u64),
+                Refusal::NoSeat { why, count } => (37 + *why as u8, *count),
                 Refusal::AgreementDiffers { agreement } => (27, u64::from(*agreement == Agreement::Any)),
                 Refusal::SessionEnded => unreachable!("a session that has ended has no rows"),
             };
@@ -966,6 +978,10 @@ pub fn encode_row(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64, outco
             abort.encode(out);
         }
         Outcome::LossAccepted => out.push(9),
+        Outcome::Seated { number } => {
+            out.push(14);
+            put_u64(out, *number);
+        }
         Outcome::Extended { lasts } => {
             out.push(12);
             put_u64(out, *lasts);
@@ -1049,8 +1065,12 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 33 => Refusal::TooDeep,
                 34 => Refusal::HasChildren,
                 35 => Refusal::InUse { amount: detail as i64 },
+                37.. => {
+                    let why = NoSeat::ALL.get(usize::from(kind - 37)).ok_or(Malformed)?;
+                    Refusal::NoSeat { why: *why, count: detail }
+                }
                 36 => Refusal::AboveLimit { limit: detail as i64, level: read_level(&mut cursor)? },
-                _ => return Err(Malformed),
+                27 => return Err(Malformed),
             })
         }
         5 => Outcome::Unknown(UnknownReason::Undecided),
@@ -1060,6 +1080,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
         9 => Outcome::LossAccepted,
         10 => Outcome::Unknown(UnknownReason::HomeLost),
         12 => Outcome::Extended { lasts: cursor.u64()? },
+        14 => Outcome::Seated { number: cursor.u64()? },
         13 => Outcome::Reclaimed { brought: cursor.i64()?, in_use: cursor.i64()? },
         11 => Outcome::LimitSet { limit: cursor.i64()?, excess: cursor.i64()? },
         _ => return Err(Malformed),
@@ -1074,7 +1095,15 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 let charter = if cursor.0.is_empty() { Charter::default() } else { Charter::decode(&mut cursor)? };
                 Lifecycle::Create { limit, charter }
             }
-            i64::MIN => Lifecycle::Reclaim { brought: cursor.i64()?, in_use: cursor.i64()? },
+            i64::MIN => match cursor.i64()? {
+                -1 => {
+                    let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
+                    let site = SiteId { region: part()?, lane: part()? };
+                    let gone = Incarnation(cursor.u32()?);
+                    Lifecycle::Seat { site, gone: (gone > Incarnation(0)).then_some(gone) }
+                }
+                brought => Lifecycle::Reclaim { brought, in_use: cursor.i64()? },
+            },
             limit => Lifecycle::Resize { limit: limit.checked_neg().ok_or(Malformed)? },
         };
         Some(Aim { quota, generation, instance, change })

@@ -46,6 +46,10 @@ pub struct Peer {
     pub up_since: u64,
     /// True if it said that it drains.
     pub leaving: bool,
+    /// The number of the change that gave it its seat; zero for the first members.
+    pub since: u64,
+    /// True if it is a member no longer. Then nothing is heard of it, so that it is never up.
+    pub gone: bool,
     /// The last exchange of clocks with that incarnation.
     pub offset: Option<Offset>,
     /// The sending time, by both clocks of this life, of the last ping that it answered in that incarnation: it had its
@@ -199,7 +203,7 @@ impl Here<'_> {
 
     /// True if nothing ever comes from other sites.
     pub fn is_alone(&self) -> bool {
-        !self.config.redistribute || self.peers.len() == 1
+        !self.config.redistribute || self.site.count() == 1
     }
 
     /// The longest round trip to a peer that is up, in microseconds; a guess before anything was measured.
@@ -247,7 +251,7 @@ impl Here<'_> {
     /// What is not safe to do too early is judged by this, what is not safe to do too late by [`Here::agreed_at_most`].
     pub fn agreed(&self) -> Option<i64> {
         // The clocks in ascending order: from this one on there are as many as a majority.
-        let (mut latest, majority) = (None, self.peers.len() / 2 + 1);
+        let (mut latest, majority) = (None, self.site.majority());
         self.at_one_time(|offsets| {
             if offsets.len() >= majority {
                 latest = latest.max(Some(offsets[offsets.len() - majority]));
@@ -271,7 +275,7 @@ impl Here<'_> {
     pub fn agreed_at_most(&self) -> Option<i64> {
         let mut earliest: Option<i64> = None;
         self.at_one_time(|offsets| {
-            let offset = offsets.get(self.peers.len() / 2).copied();
+            let offset = offsets.get(self.site.majority() - 1).copied();
             earliest = offset.into_iter().chain(earliest).min();
         });
         Some(self.now.wall.saturating_add(earliest?))
@@ -279,7 +283,7 @@ impl Here<'_> {
 
     /// True if the wall clocks of a majority of all sites lie within `span` microseconds of each other.
     pub fn has_majority_within(&self, span: u64) -> bool {
-        let (mut is_near, majority) = (false, self.peers.len() / 2 + 1);
+        let (mut is_near, majority) = (false, self.site.majority());
         self.at_one_time(|offsets| {
             is_near |= offsets.windows(majority).any(|near| near[near.len() - 1].abs_diff(near[0]) <= span);
         });
@@ -358,7 +362,7 @@ impl Here<'_> {
         }
 
         // If fewer than a majority of clocks are wrong, then of this many that agree not all are.
-        let enough = (self.peers.len() - 1) / 2 + 1;
+        let enough = (self.site.count() - 1) / 2 + 1;
         let are_enough = agreeing >= enough && (disagreeing == 0 || self.agree_at_one_time(enough));
         let trust = match (are_enough, disagreeing, unheard) {
             (true, ..) | (_, 0, 0) => Trust::Trusted,
@@ -410,7 +414,7 @@ mod tests {
             let offsets = [None, one, other];
             let peer = |(site, offset): (&SiteId, Option<Offset>)| Peer { site: *site, offset, ..Peer::default() };
             let peers: Vec<Peer> = members.iter().zip(offsets).map(peer).collect();
-            let site = Membership { me: members[0], incarnation: Incarnation(1), members: &members };
+            let site = Membership::first(members[0], Incarnation(1), &members);
             let here =
                 Here { now, uptime: 0, steady: 0, site, position: 0, peers: &peers, config: &config, has_room: true };
             let since_now = |time: Option<i64>| time.map(|time| time - now.wall);

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::api::{Refusal, UnknownReason};
+use crate::api::{NoSeat, Refusal, UnknownReason};
 use crate::avantan::Agreement;
 use crate::object::Cause;
 
@@ -31,6 +31,15 @@ impl Refusal {
                 ("refills", "the quota refills by itself: nothing of it is held for a time, settled or released")
             }
             Refusal::AgreementDiffers { .. } => ("agreement_differs", "the quota exists with another agreement"),
+            Refusal::NoSeat { why, .. } => match why {
+                NoSeat::WasMember => ("was_member", "the site was a member before, and none is twice"),
+                NoSeat::Full => ("too_many_sites", "the lane has as many sites as it can have"),
+                NoSeat::NotNext => ("not_next", "the site's region does not come after those of all members"),
+                NoSeat::NoMember => ("no_member", "the site is no member"),
+                NoSeat::Lives => ("site_lives", "the site was heard from lately, so it is not lost"),
+                NoSeat::Unrecorded => ("unrecorded", "not every quota has recorded the last change of the members"),
+                NoSeat::Forgetting => ("forgetting", "names of deleted quotas are being forgotten, by all members"),
+            },
             Refusal::InvalidParent => {
                 ("invalid_parent", "the name does not begin with that of the quota above it and a slash")
             }
@@ -111,6 +120,9 @@ impl fmt::Display for Refusal {
             }
             Refusal::AgreementDiffers { agreement: Agreement::Majority } => {
                 f.write_str("the quota exists already, with the agreement majority")
+            }
+            Refusal::NoSeat { why: NoSeat::Unrecorded, count } => {
+                write!(f, "{count} quotas have not recorded the last change of the members, as far as this site knows")
             }
             Refusal::AboveOut { at_most } => {
                 write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")

@@ -193,7 +193,7 @@ impl Setup {
         let members = self.members();
         let Site { avantan, incarnation, known } = &mut state.sites[at];
         let incarnation = *incarnation;
-        let site = Membership { me: members[at], incarnation, members: &members };
+        let site = Membership::first(members[at], incarnation, &members);
         let before = avantan.share.part().map(|part| part.key);
 
         // A failed assertion is a finding like a broken property, and the trace to it is wanted.
@@ -233,7 +233,7 @@ impl Setup {
         let members = self.members();
         let Site { avantan, incarnation, .. } = &mut state.sites[at];
         let incarnation = *incarnation;
-        let site = Membership { me: members[at], incarnation, members: &members };
+        let site = Membership::first(members[at], incarnation, &members);
         let before = avantan.share.part().map(|part| part.key);
         let mut step = Step::default();
         let sound = catch_unwind(AssertUnwindSafe(|| act(avantan, site, &mut step)));

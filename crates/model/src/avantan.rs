@@ -178,7 +178,7 @@ impl<A: Spent> Setup<A> {
     }
 
     fn membership<'a>(&self, at: usize, incarnation: Incarnation, members: &'a [SiteId]) -> Membership<'a> {
-        Membership { me: members[at], incarnation, members }
+        Membership::first(members[at], incarnation, members)
     }
 
     /// The last instance that is explored. Where the entity exists, instance 1 is over at the start.
@@ -328,6 +328,7 @@ pub(crate) fn aim<A>(intent: &Intent<A>) -> &'static str {
         Intent::Delete => "delete",
         Intent::Resize { .. } => "resize",
         Intent::Reclaim { .. } => "reclaim",
+        Intent::Seat { .. } => "seat",
     }
 }
 

@@ -131,7 +131,7 @@ pub fn setups() -> Vec<Setup<Slack>> {
 
 #[cfg(test)]
 mod tests {
-    use slackline_core::avantan::{Lifecycle, Row, Settled, Share, Table, Value};
+    use slackline_core::avantan::{Lifecycle, Membership, Row, Settled, Share, Table, Value};
     use slackline_core::id::{Incarnation, SiteId};
 
     use super::*;
@@ -157,7 +157,8 @@ mod tests {
         let created = Table::from_parts(1, 1, Some(Slack { base: 4, rate: 2 }), Vec::new());
         let fits = |before: Slack, after: Slack| {
             let row = Row { site, incarnation, share: 0, before, after, kept: nothing, away: nothing };
-            Value { lifecycle: Lifecycle::Keep, rows: vec![row] }.fits(&created, &[site])
+            Value { lifecycle: Lifecycle::Keep, membership: 0, rows: vec![row] }
+                .fits(&created, Membership::first(site, Incarnation(1), &[site]))
         };
         let held = Slack { base: 4, rate: -2 };
         assert!(fits(held, held));

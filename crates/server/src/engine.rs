@@ -552,8 +552,14 @@ impl Engine {
         }
 
         // Before the effects of this input reach the gate: a machine on an old copy must not write to it, or say anything.
-        if let Some(stale) = self.node.stale() {
-            return Err(Failure::Stale(stale));
+        match self.node.stale() {
+            // It stays as it is, and only says so: a person has decided that its data count no more.
+            Some(Stale::Removed) => error!(
+                "the cluster has decided that this site is lost for good, and a member no longer: it does nothing more; stop it, \
+                 and keep or delete its data directory"
+            ),
+            Some(stale) => return Err(Failure::Stale(stale)),
+            None => {}
         }
         if let Some(predecessor) = self.node.predecessor() {
             error!(

@@ -131,6 +131,10 @@ impl Slackline for ClientService {
         self.operate(request.into_inner()).await
     }
 
+    async fn change_members(&self, request: tonic::Request<v1::ChangeMembersRequest>) -> Answer<v1::OutcomeReply> {
+        self.operate(request.into_inner()).await
+    }
+
     async fn accept_loss(&self, request: tonic::Request<v1::AcceptLossRequest>) -> Answer<v1::OutcomeReply> {
         self.operate(request.into_inner()).await
     }
@@ -349,6 +353,12 @@ fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
             | Operation::SetLimit { quota, .. }
             | Operation::Reclaim { quota, .. }
             | Operation::Delete { quota } => check_lane(topology, quota)?,
+            Operation::Seat { site, .. } if site.lane != topology.me.lane => {
+                return Err(Status::invalid_argument(format!(
+                    "site {site} is of another lane than this one: ask a site of its own"
+                )));
+            }
+            Operation::Seat { .. } => {}
             Operation::Commit(_) | Operation::AcceptLoss => check_objects(topology)?,
             Operation::ReleaseGrant { .. } | Operation::ExtendGrant { .. } => {}
         }

@@ -666,6 +666,7 @@ fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), 
         Stale::Forgetful { epoch } => {
             format!("other sites have forgotten deleted quotas {epoch} times, and it has missed that")
         }
+        Stale::Removed => "it is a member of the cluster no longer".to_owned(),
         Stale::Behind { position } => format!("other sites have heard of batch {position}, which it does not have"),
     };
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackline_core::api::{Hold, Operation, Outcome, Refusal};
+use slackline_core::api::{Hold, Operation, Outcome, Refusal, SeatChange};
 use slackline_core::avantan::Charter;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_core::object::Transaction;
@@ -79,6 +79,13 @@ pub enum Command {
         /// Its name.
         quota: Arc<str>,
     },
+    /// Changes what place a site has among the members of its lane.
+    Seat {
+        /// The site.
+        site: SiteId,
+        /// What becomes of its place.
+        change: SeatChange,
+    },
     /// Commits a transaction.
     Commit {
         /// The transaction.
@@ -127,6 +134,7 @@ impl Command {
             }
             Command::Delete { quota } => Operation::Delete { quota: String::from(&**quota) },
             Command::Commit { transaction, .. } => Operation::Commit(Box::new(Transaction::clone(transaction))),
+            Command::Seat { site, change } => Operation::Seat { site: *site, change: *change },
             Command::AcceptLoss => Operation::AcceptLoss,
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use slackline_core::api::{self, Agreement, Refusal};
+use slackline_core::api::{self, Agreement, NoSeat, Refusal};
 use slackline_core::id::{OperationId, SiteSet};
 use slackline_core::object::{self, Cause, treaty};
 
@@ -302,6 +302,13 @@ pub enum Reason {
         /// The least tokens that the lost incarnations had granted and not taken back.
         at_least: i64,
     },
+    /// The members do not change.
+    NoSeat {
+        /// Why.
+        why: NoSeat,
+        /// The number of quotas that it is about; zero where it is about none.
+        count: u64,
+    },
     /// The quota was deleted while the request waited.
     QuotaDeleted,
     /// A queue is at its bound, at the site or in this client.
@@ -561,6 +568,7 @@ impl Reason {
             Reason::AlsoLost { .. } => Refusal::AlsoLost { sites: SiteSet::default() },
             Reason::AboveLost { at_most } => Refusal::AboveLost { at_most },
             Reason::BelowReleased { at_least } => Refusal::BelowReleased { at_least },
+            Reason::NoSeat { why, count } => Refusal::NoSeat { why, count },
             Reason::QuotaDeleted => Refusal::QuotaDeleted,
             Reason::Overloaded => Refusal::Overloaded,
             Reason::DeadlinePassed => Refusal::DeadlinePassed,
@@ -624,6 +632,7 @@ impl Reason {
             Refusal::AlsoLost { sites } => Reason::AlsoLost { sites: topology.names(sites, lane) },
             Refusal::AboveLost { at_most } => Reason::AboveLost { at_most },
             Refusal::BelowReleased { at_least } => Reason::BelowReleased { at_least },
+            Refusal::NoSeat { why, count } => Reason::NoSeat { why, count },
             Refusal::QuotaDeleted => Reason::QuotaDeleted,
             Refusal::Overloaded => Reason::Overloaded,
             Refusal::DeadlinePassed => Reason::DeadlinePassed,

@@ -447,6 +447,7 @@ pub(crate) fn quota_of(operation: &Operation) -> Option<&str> {
         Operation::ReleaseGrant { .. }
         | Operation::ExtendGrant { .. }
         | Operation::Commit(_)
+        | Operation::Seat { .. }
         | Operation::AcceptLoss => None,
     }
 }

@@ -3,7 +3,8 @@
 use slackline_core::api::Parent;
 use slackline_core::api::{Forecast, Request, Response};
 use slackline_core::avantan::{
-    Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
+    Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Roster, Row, Scope, Seat, Settled, Table,
+    Value,
 };
 use slackline_core::id::Incarnation;
 use slackline_core::peer::quota::{Backlog, DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Tally, Work};
@@ -25,16 +26,36 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::Site(SiteMessage::Hello { nonce, start, is_new, permitted }) => {
                 Kind::Hello(internal::Hello { nonce, start, is_new, permitted })
             }
-            Body::Site(SiteMessage::Welcome { nonce, start, established, known, noted, position, forgotten }) => {
+            Body::Site(SiteMessage::Welcome {
+                nonce,
+                start,
+                established,
+                known,
+                noted,
+                position,
+                forgotten,
+                roster,
+            }) => {
                 let (known, noted) = (known.0, noted.0);
+                let roster = roster.map(|roster| (*roster).into());
                 let forgotten = (*forgotten != Forgotten::default()).then(|| (*forgotten).into());
-                Kind::Welcome(internal::Welcome { nonce, start, established, known, noted, position, forgotten })
+                Kind::Welcome(internal::Welcome {
+                    nonce,
+                    start,
+                    established,
+                    known,
+                    noted,
+                    position,
+                    forgotten,
+                    roster,
+                })
             }
-            Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted: (noted, noted_for) }) => {
-                Kind::Ping(internal::Ping { mono, wall, leaving, known: known.0, position, noted: noted.0, noted_for })
+            Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted: (noted, noted_for), asks }) => {
+                let (known, noted) = (known.0, noted.0);
+                Kind::Ping(internal::Ping { mono, wall, leaving, known, position, noted, noted_for, asks })
             }
-            Body::Site(SiteMessage::Pong { mono, wall, there, withholds }) => {
-                Kind::Pong(internal::Pong { mono, wall, there, withholds })
+            Body::Site(SiteMessage::Pong { mono, wall, there, withholds, attests }) => {
+                Kind::Pong(internal::Pong { mono, wall, there, withholds, attests })
             }
             Body::Quota(QuotaMessage::Avantan { quota, message }) => Kind::Avantan(avantan(quota, *message)),
             Body::Quota(QuotaMessage::Subset { quota, message }) => Kind::Subset(subset(quota, *message)),
@@ -61,8 +82,8 @@ impl From<PeerMessage> for internal::PeerMessage {
             }
         };
 
-        let PeerMessage { incarnation, position, epoch, .. } = message;
-        Self { incarnation: incarnation.0, position, epoch, body: Some(body) }
+        let PeerMessage { incarnation, position, epoch, members, .. } = message;
+        Self { incarnation: incarnation.0, position, epoch, members, body: Some(body) }
     }
 }
 
@@ -86,13 +107,14 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 noted: Incarnation(welcome.noted),
                 position: welcome.position,
                 forgotten: Box::new(optional(welcome.forgotten, "welcome.forgotten")?.unwrap_or_default()),
+                roster: optional(welcome.roster, "welcome.roster")?.map(Box::new),
             }),
-            Kind::Ping(internal::Ping { mono, wall, leaving, known, position, noted, noted_for }) => {
+            Kind::Ping(internal::Ping { mono, wall, leaving, known, position, noted, noted_for, asks }) => {
                 let (known, noted) = (Incarnation(known), (Incarnation(noted), noted_for));
-                Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted })
+                Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted, asks })
             }
-            Kind::Pong(internal::Pong { mono, wall, there, withholds }) => {
-                Body::Site(SiteMessage::Pong { mono, wall, there, withholds })
+            Kind::Pong(internal::Pong { mono, wall, there, withholds, attests }) => {
+                Body::Site(SiteMessage::Pong { mono, wall, there, withholds, attests })
             }
             Kind::Avantan(mut avantan) => {
                 let quota = std::mem::take(&mut avantan.quota);
@@ -145,8 +167,8 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             }),
         };
 
-        let internal::PeerMessage { incarnation, position, epoch, .. } = message;
-        Ok(Self { incarnation: Incarnation(incarnation), position, epoch, body })
+        let internal::PeerMessage { incarnation, position, epoch, members, .. } = message;
+        Ok(Self { incarnation: Incarnation(incarnation), position, epoch, members, body })
     }
 }
 
@@ -304,8 +326,10 @@ impl From<Value> for internal::Value {
             Lifecycle::Delete => Kind::Delete(internal::Delete {}),
             Lifecycle::Resize { limit } => Kind::Resize(limit),
             Lifecycle::Reclaim { brought, in_use } => Kind::Reclaim(internal::Reclaim { brought, in_use }),
+            Lifecycle::Seat { site, gone } => Kind::Seat(Seat { site, since: 0, gone }.into()),
         };
-        Self { lifecycle: Some(lifecycle), rows: value.rows.into_iter().map(Into::into).collect() }
+        let membership = value.membership;
+        Self { lifecycle: Some(lifecycle), membership, rows: value.rows.into_iter().map(Into::into).collect() }
     }
 }
 
@@ -323,8 +347,12 @@ impl TryFrom<internal::Value> for Value {
             Kind::Delete(_) => Lifecycle::Delete,
             Kind::Resize(limit) => Lifecycle::Resize { limit },
             Kind::Reclaim(internal::Reclaim { brought, in_use }) => Lifecycle::Reclaim { brought, in_use },
+            Kind::Seat(seat) => {
+                let Seat { site, gone, .. } = inner(seat, "seat")?;
+                Lifecycle::Seat { site, gone }
+            }
         };
-        Ok(Self { lifecycle, rows: convert_all(value.rows, MEMBERS, "rows")? })
+        Ok(Self { lifecycle, membership: value.membership, rows: convert_all(value.rows, MEMBERS, "rows")? })
     }
 }
 
@@ -339,7 +367,46 @@ impl From<Table> for internal::Table {
             excess: table.excess,
             reclaimed: table.reclaimed.as_deref().cloned().map(Into::into),
             rows: table.rows().iter().cloned().map(Into::into).collect(),
+            membership: table.membership,
+            created_in: table.created_in,
+            roster: table.roster.as_deref().cloned().map(Into::into),
         }
+    }
+}
+
+impl From<Seat> for internal::Seat {
+    fn from(seat: Seat) -> Self {
+        Self { site: Some(seat.site.into()), since: seat.since, gone: seat.gone.map_or(0, |gone| gone.0) }
+    }
+}
+
+impl TryFrom<internal::Seat> for Seat {
+    type Error = Invalid;
+
+    fn try_from(seat: internal::Seat) -> Result<Self, Invalid> {
+        let gone = (seat.gone > 0).then_some(Incarnation(seat.gone));
+        Ok(Self { site: convert(seat.site, "site")?, since: seat.since, gone })
+    }
+}
+
+impl From<Roster> for internal::Roster {
+    fn from(roster: Roster) -> Self {
+        Self { number: roster.number, seats: roster.seats.into_iter().map(Into::into).collect() }
+    }
+}
+
+impl TryFrom<internal::Roster> for Roster {
+    type Error = Invalid;
+
+    fn try_from(roster: internal::Roster) -> Result<Self, Invalid> {
+        let seats: Vec<Seat> = convert_all(roster.seats, MEMBERS, "seats")?;
+        if seats.is_empty() || seats.windows(2).any(|pair| pair[0].site >= pair[1].site) {
+            return Err(Invalid::new("seats", "are none, or not in ascending order of sites"));
+        }
+        if roster.number == 0 {
+            return Err(Invalid::new("number", "is that of no change"));
+        }
+        Ok(Self { number: roster.number, seats })
     }
 }
 
@@ -370,6 +437,8 @@ impl TryFrom<internal::Table> for Table {
         if read.charter != Charter::default() && read.limit.is_none() {
             return Err(Invalid::new("charter", "is of nothing"));
         }
+        (read.membership, read.created_in) = (table.membership, table.created_in);
+        read.roster = optional(table.roster, "roster")?.map(Box::new);
         Ok(read.resized(limited, table.excess))
     }
 }

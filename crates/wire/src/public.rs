@@ -1,8 +1,9 @@
 //! Conversions of the messages between clients and sites.
 
 use slackline_core::api::{
-    Agreement, Answer, BATCH_OPERATIONS, Batch, Hold, Listed, Operation, Outcome, Parent, PeerStatus, Readiness,
-    Refusal, Request, Response, Shown, ShownSite, Status, Submission, SynchronizationCause, UnknownReason,
+    Agreement, Answer, BATCH_OPERATIONS, Batch, Hold, Listed, NoSeat, Operation, Outcome, Parent, PeerStatus,
+    Readiness, Refusal, Request, Response, SeatChange, Shown, ShownSite, Status, Submission, SynchronizationCause,
+    UnknownReason,
 };
 use slackline_core::avantan::Charter;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId, SiteSet};
@@ -158,6 +159,11 @@ impl From<Submission> for v1::Operation {
                 flat.amount = in_use;
                 flat.lost = lost.into_iter().map(lost_to_wire).collect();
             }
+            Operation::Seat { site, change } => {
+                flat.set_kind(v1::OperationKind::Seat);
+                flat.site = Some(site.into());
+                flat.seat = change.to_wire();
+            }
             Operation::Delete { quota } => {
                 flat.set_kind(v1::OperationKind::Delete);
                 flat.quota = quota;
@@ -201,6 +207,9 @@ impl TryFrom<v1::Operation> for Submission {
             Ok(v1::OperationKind::SetLimit) => Operation::SetLimit { quota, limit: amount },
             Ok(v1::OperationKind::Reclaim) => {
                 Operation::Reclaim { quota, lost: lost_incarnations(flat.lost)?, in_use: amount }
+            }
+            Ok(v1::OperationKind::Seat) => {
+                Operation::Seat { site: convert(flat.site, "site")?, change: Field::from_wire(flat.seat, "seat")? }
             }
             Ok(v1::OperationKind::Delete) => Operation::Delete { quota },
             Ok(v1::OperationKind::Commit) => {
@@ -343,6 +352,7 @@ impl From<Refusal> for v1::Refusal {
             Refusal::NothingLost => (v1::Reason::NothingLost, 0, 0),
             Refusal::AlsoLost { sites } => (v1::Reason::AlsoLost, 0, sites.0),
             Refusal::AboveLost { at_most } => (v1::Reason::AboveLost, at_most, 0),
+            Refusal::NoSeat { why, count } => (reason_of_no_seat(why), i64::try_from(count).unwrap_or(i64::MAX), 0),
             Refusal::BelowReleased { at_least } => (v1::Reason::BelowReleased, at_least, 0),
         };
 
@@ -360,7 +370,15 @@ impl TryFrom<v1::Refusal> for Refusal {
 
     fn try_from(refusal: v1::Refusal) -> Result<Self, Invalid> {
         let level = u16::try_from(refusal.level_bytes).map_err(|_| Invalid::new("level_bytes", "is out of range"))?;
+        let no_seat = |why| Refusal::NoSeat { why, count: u64::try_from(refusal.amount).unwrap_or(0) };
         Ok(match v1::Reason::try_from(refusal.reason) {
+            Ok(v1::Reason::WasMember) => no_seat(NoSeat::WasMember),
+            Ok(v1::Reason::TooManySites) => no_seat(NoSeat::Full),
+            Ok(v1::Reason::NotNext) => no_seat(NoSeat::NotNext),
+            Ok(v1::Reason::NoMember) => no_seat(NoSeat::NoMember),
+            Ok(v1::Reason::SiteLives) => no_seat(NoSeat::Lives),
+            Ok(v1::Reason::Unrecorded) => no_seat(NoSeat::Unrecorded),
+            Ok(v1::Reason::Forgetting) => no_seat(NoSeat::Forgetting),
             Ok(v1::Reason::InvalidParent) => Refusal::InvalidParent,
             Ok(v1::Reason::NoParent) => Refusal::NoParent,
             Ok(v1::Reason::ParentDiffers) => Refusal::ParentDiffers,
@@ -407,7 +425,21 @@ impl TryFrom<v1::Refusal> for Refusal {
     }
 }
 
+/// The reason that stands for why the members do not change.
+fn reason_of_no_seat(why: NoSeat) -> v1::Reason {
+    match why {
+        NoSeat::WasMember => v1::Reason::WasMember,
+        NoSeat::Full => v1::Reason::TooManySites,
+        NoSeat::NotNext => v1::Reason::NotNext,
+        NoSeat::NoMember => v1::Reason::NoMember,
+        NoSeat::Lives => v1::Reason::SiteLives,
+        NoSeat::Unrecorded => v1::Reason::Unrecorded,
+        NoSeat::Forgetting => v1::Reason::Forgetting,
+    }
+}
+
 same_variants! {
+    SeatChange = v1::SeatChange { Joins, Lost }
     UnknownReason = v1::Doubt { SiteUnreachable, IncarnationLost, Forgotten, Undecided, HomeLost, NotReady, StorageFull }
     SynchronizationCause = v1::SynchronizationCause { Slack, Retraction, Refused }
     Readiness = v1::Readiness { Joining, Confirming, Ready, Stale, Draining, AwaitingNewStorage, StorageFull }
@@ -425,6 +457,7 @@ impl From<Answer> for v1::Outcome {
             Outcome::Extended { lasts } => Kind::ExtendedUs(lasts),
             Outcome::LimitSet { limit, excess } => Kind::LimitSet(v1::LimitSet { limit, excess }),
             Outcome::Reclaimed { brought, in_use } => Kind::Reclaimed(v1::Reclaimed { brought, in_use }),
+            Outcome::Seated { number } => Kind::Seated(number),
             Outcome::Deleted => Kind::Deleted(v1::Deleted {}),
             Outcome::Committed { phases } => Kind::Committed(v1::Committed { phases: phases.into() }),
             Outcome::Aborted(abort) => Kind::Aborted(Box::new((*abort).into())),
@@ -452,6 +485,7 @@ impl TryFrom<v1::Outcome> for Answer {
             Kind::ExtendedUs(lasts) => Outcome::Extended { lasts },
             Kind::LimitSet(v1::LimitSet { limit, excess }) => Outcome::LimitSet { limit, excess },
             Kind::Reclaimed(v1::Reclaimed { brought, in_use }) => Outcome::Reclaimed { brought, in_use },
+            Kind::Seated(number) => Outcome::Seated { number },
             Kind::Deleted(_) => Outcome::Deleted,
             Kind::Committed(committed) => {
                 let phases = u8::try_from(committed.phases);
@@ -714,6 +748,15 @@ impl TryFrom<v1::ReclaimQuotaRequest> for Batch {
         let lost = lost_incarnations(call.lost)?;
         let operation = Operation::Reclaim { quota: call.quota, lost, in_use: call.in_use };
         Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, operation))
+    }
+}
+
+impl TryFrom<v1::ChangeMembersRequest> for Batch {
+    type Error = Invalid;
+
+    fn try_from(call: v1::ChangeMembersRequest) -> Result<Self, Invalid> {
+        let (site, change) = (convert(call.site, "site")?, Field::from_wire(call.seat, "seat")?);
+        Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, Operation::Seat { site, change }))
     }
 }
 

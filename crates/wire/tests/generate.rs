@@ -1,13 +1,14 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Agreement, Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, Operation, Outcome, Parent,
-    PeerStatus, Read, Readiness, Reading, Refusal, Request, Response, Shown, ShownSite, Status, Submission,
+    Agreement, Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, NoSeat, Operation, Outcome, Parent,
+    PeerStatus, Read, Readiness, Reading, Refusal, Request, Response, SeatChange, Shown, ShownSite, Status, Submission,
     Synchronization, SynchronizationCause, TreatiesHere, TreatyHere, UnknownReason,
 };
 use slackline_core::avantan::subset;
 use slackline_core::avantan::{
-    Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Row, Scope, Settled, Table, Value,
+    Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Roster, Row, Scope, Seat, Settled, Table,
+    Value,
 };
 use slackline_core::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use slackline_core::object::message::{
@@ -120,6 +121,7 @@ impl Generator {
                 Operation::Create { quota, limit: amount, charter }
             }
             6 => Operation::AcceptLoss,
+            11 => Operation::Seat { site: self.site(), change: self.seat_change() },
             7 => Operation::Commit(Box::new(self.transaction())),
             8 => Operation::SetLimit { quota, limit: amount },
             10 => {
@@ -468,7 +470,7 @@ impl Generator {
     }
 
     fn refusal(&mut self) -> Refusal {
-        match self.below(35) {
+        match self.below(36) {
             0 => Refusal::UnknownQuota,
             1 => Refusal::Exhausted {
                 asked: SiteSet(self.number()),
@@ -507,12 +509,17 @@ impl Generator {
             23 => Refusal::BelowReleased { at_least: self.amount() },
             24 => Refusal::RefillDiffers { refill: self.number() },
             25 => Refusal::Refills,
+            34 => {
+                let why = NoSeat::ALL[self.below(NoSeat::ALL.len() as u64) as usize];
+                Refusal::NoSeat { why, count: self.number() >> 1 }
+            }
             _ => Refusal::StorageFull,
         }
     }
 
     fn outcome(&mut self) -> Outcome {
-        match self.below(15) {
+        match self.below(16) {
+            12 => Outcome::Seated { number: self.number() },
             0 => Outcome::Granted { grant: self.grant(), lasts: None },
             1 => Outcome::Granted { grant: self.grant(), lasts: Some(self.number()) },
             2 => Outcome::Released { amount: self.amount() },
@@ -700,14 +707,35 @@ impl Generator {
     }
 
     fn value(&mut self) -> Value {
-        let lifecycle = match self.below(5) {
+        let lifecycle = match self.below(6) {
+            4 => Lifecycle::Seat { site: self.site(), gone: self.flag().then(|| self.gone()) },
             0 => Lifecycle::Keep,
             2 => Lifecycle::Resize { limit: self.amount() },
             3 => Lifecycle::Reclaim { brought: self.amount(), in_use: self.amount() },
             1 => Lifecycle::Create { limit: self.amount(), charter: self.charter() },
             _ => Lifecycle::Delete,
         };
-        Value { lifecycle, rows: self.several(5, Self::row) }
+        Value { lifecycle, membership: self.number(), rows: self.several(5, Self::row) }
+    }
+
+    fn seat_change(&mut self) -> SeatChange {
+        if self.flag() { SeatChange::Joins } else { SeatChange::Lost }
+    }
+
+    /// The incarnation of a member that is one no longer.
+    fn gone(&mut self) -> Incarnation {
+        self.incarnation().max(Incarnation(1))
+    }
+
+    fn roster(&mut self) -> Roster {
+        let mut seats = self.several(4, |random| {
+            let gone = random.flag().then(|| random.gone());
+            Seat { site: random.site(), since: random.number(), gone }
+        });
+        seats.push(Seat { site: self.site(), since: 0, gone: None });
+        seats.sort_by_key(|seat| seat.site);
+        seats.dedup_by_key(|seat| seat.site);
+        Roster { number: self.number().max(1), seats }
     }
 
     /// What an entity was created as: often nothing special.
@@ -772,6 +800,8 @@ impl Generator {
         if limit.is_some() {
             table.charter = self.charter();
         }
+        (table.membership, table.created_in) = (self.number(), self.number());
+        table.roster = self.flag().then(|| Box::new(self.roster()));
         match limit {
             Some(_) if self.flag() => table.resized(self.number().max(1), self.amount().saturating_abs()),
             _ => table,
@@ -888,6 +918,7 @@ impl Generator {
                 noted: self.incarnation(),
                 position: self.number(),
                 forgotten: Box::new(self.forgotten()),
+                roster: self.flag().then(|| Box::new(self.roster())),
             }),
             2 => Body::Site(SiteMessage::Ping {
                 mono: self.number(),
@@ -896,12 +927,14 @@ impl Generator {
                 known: self.incarnation(),
                 position: self.number(),
                 noted: (self.incarnation(), self.number()),
+                asks: self.flag(),
             }),
             3 => Body::Site(SiteMessage::Pong {
                 mono: self.number(),
                 wall: self.amount(),
                 there: self.amount(),
                 withholds: self.flag(),
+                attests: self.number(),
             }),
             4 => Body::Quota(QuotaMessage::Avantan { quota: self.name(), message: Box::new(self.avantan()) }),
             5 => Body::Quota(QuotaMessage::Digests(self.several(5, Self::digest))),
@@ -929,6 +962,12 @@ impl Generator {
                 Body::Relay(RelayMessage::Answer { token: self.number(), response: Box::new(self.response(kind)) })
             }
         };
-        PeerMessage { incarnation: self.incarnation(), position: self.number(), epoch: self.number(), body }
+        PeerMessage {
+            incarnation: self.incarnation(),
+            position: self.number(),
+            epoch: self.number(),
+            members: self.number(),
+            body,
+        }
     }
 }

@@ -186,7 +186,7 @@ fn answer_to_reads_is_cut_where_it_would_not_fit() {
         is_whole: true,
     };
     let body = Body::Txn(Box::new(ObjectMessage::Fetched(Box::new(fetched))));
-    let mut message = PeerMessage { incarnation: Incarnation(1), position: 1, epoch: 0, body };
+    let mut message = PeerMessage { incarnation: Incarnation(1), position: 1, epoch: 0, members: 0, body };
     limit_message(&mut message);
     assert!(slackline_wire::message_bytes(&message) <= READING_BYTES);
     assert!(internal::PeerMessage::from(message).encoded_len() < MESSAGE_BYTES);
@@ -209,6 +209,8 @@ fn largest_batch_fits_a_message() {
         parent_bytes: u32::MAX,
         wait: true,
         transaction: None,
+        site: Some(site),
+        seat: v1::SeatChange::Lost.into(),
         lost: vec![v1::LostIncarnation { site: Some(site), incarnation: u32::MAX }; 64],
     };
     let batch = v1::Batch { operations: vec![operation; BATCH_OPERATIONS], ..Default::default() };

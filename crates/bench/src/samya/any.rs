@@ -189,7 +189,7 @@ impl SamyaAny {
 
         // No site comes back with another incarnation here.
         let (mut known, mut step) = (Known::default(), Step::default());
-        let membership = Membership { me: self.members[at], incarnation: Incarnation(1), members: &self.members };
+        let membership = Membership::first(self.members[at], Incarnation(1), &self.members);
         let mut subset = Subset { avantan: &mut site.avantan, site: membership, known: &mut known, step: &mut step };
         act(&mut subset, offer);
         if let Role::Electing { reports, .. } = subset.avantan.role_in_subset()

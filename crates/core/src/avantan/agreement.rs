@@ -39,6 +39,13 @@ pub enum Intent<A = i64> {
         /// The amount of it that is in use.
         in_use: A,
     },
+    /// A site becomes a member, or is one no longer.
+    Seat {
+        /// The site.
+        site: SiteId,
+        /// None if it joins; else see [`Lifecycle::Seat`].
+        gone: Option<Incarnation>,
+    },
 }
 
 impl<A: Amount> Intent<A> {
@@ -50,7 +57,7 @@ impl<A: Amount> Intent<A> {
             // would be in excess, though it is free.
             Intent::Resize { limit } if present.is_none_or(|present| present <= *limit) => Scope::Spare,
             Intent::Resize { .. } | Intent::Gather => Scope::All,
-            Intent::Record => Scope::Nothing,
+            Intent::Record | Intent::Seat { .. } => Scope::Nothing,
             Intent::Delete => Scope::Closing,
         }
     }
@@ -124,6 +131,11 @@ pub struct Avantan<A = i64> {
     pub(super) subset: subset::Role<A>,
     /// The highest ballot number that a refusal told of, in the next instance: a hint for the next ballot.
     refused: u64,
+}
+
+/// The number of members that have promised the ballot which asked for these reports.
+pub(super) fn promises<A>(reports: &[Report<A>], site: Membership) -> usize {
+    reports.iter().filter(|report| report.promises && site.is_present(report.line.site)).count()
 }
 
 /// An election as its leader asks for it.
@@ -376,6 +388,13 @@ impl<A: Amount> Avantan<A> {
             return;
         }
 
+        // Not before all that it knows of is decided among the members of now: with the next change those of before would have no
+        // site in common with the majorities to come.
+        if matches!(value.lifecycle, Lifecycle::Seat { .. }) && !site.settled {
+            step.ignored = true;
+            return;
+        }
+
         // Paxos, phase 2. A site that did not report holds nothing aside and goes on serving, but votes.
         let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
         round.promised = ballot;
@@ -440,7 +459,7 @@ impl<A: Amount> Avantan<A> {
         let (ballot, intent) = (*ballot, *intent);
         let round = self.share.round.as_ref().expect("an electing site has joined its own round");
         assert_eq!(round.promised, ballot, "a site that promises another ballot stops electing");
-        if reports.iter().filter(|report| report.promises).count() < site.majority() {
+        if promises(reports, site) < site.majority() {
             return false;
         }
 
@@ -458,6 +477,12 @@ impl<A: Amount> Avantan<A> {
                 }
             },
         };
+
+        // It is the first that votes, and is bound as every other.
+        if matches!(value.lifecycle, Lifecycle::Seat { .. }) && !site.settled {
+            self.withdraw(site, step);
+            return true;
+        }
 
         // The leader votes first, durably. So whoever asks later what was accepted hears of every value that may be chosen,
         // even if all votes but this one are lost; the answer to a new incarnation rests on that.
@@ -572,7 +597,8 @@ impl<A: Amount> Avantan<A> {
     }
 
     fn build_if_all_reported(&mut self, site: Membership, step: &mut Step<A>) {
-        if matches!(&self.role, Role::Electing { reports, .. } if reports.len() == site.members.len()) {
+        let Role::Electing { reports, .. } = &self.role else { return };
+        if reports.iter().filter(|report| site.is_present(report.line.site)).count() == site.count() {
             self.build(site, step);
         }
     }
@@ -584,7 +610,8 @@ impl<A: Amount> Avantan<A> {
         intent: Intent<A>,
         reports: &[Report<A>],
     ) -> Result<Value<A>, Option<Unfit<A>>> {
-        let mut lines: Vec<Line<A>> = reports.iter().map(|report| report.line.clone()).collect();
+        let lines = reports.iter().map(|report| &report.line);
+        let mut lines: Vec<Line<A>> = lines.filter(|line| site.is_present(line.site)).cloned().collect();
         lines.sort_by_key(|line| line.site);
         let exists = self.share.table.limit.is_some();
         let settled = |lifecycle| {
@@ -594,9 +621,13 @@ impl<A: Amount> Avantan<A> {
         };
         let (lifecycle, after) = match intent {
             Intent::Move | Intent::Gather | Intent::Record if exists => settled(Lifecycle::Keep)?,
+            Intent::Record => (Lifecycle::Keep, vec![A::default(); lines.len()]),
+            Intent::Seat { site: changed, gone } if !exists => {
+                (Lifecycle::Seat { site: changed, gone }, vec![A::default(); lines.len()])
+            }
             Intent::Resize { limit } if exists => settled(Lifecycle::Resize { limit })?,
             // Every site says what it accounts for, or what it has would be taken for what was lost.
-            Intent::Reclaim { in_use } if exists && lines.len() == site.members.len() => {
+            Intent::Reclaim { in_use } if exists && lines.len() == site.count() => {
                 settled(self.share.table.reclaim(&lines, in_use)?)?
             }
             Intent::Create { limit, charter } if !exists => {
@@ -604,7 +635,7 @@ impl<A: Amount> Avantan<A> {
             }
             // Every site has set everything aside and refuses new grants, or there would be grants after the deletion.
             Intent::Delete if exists => {
-                if lines.len() < site.members.len() || !lines.iter().all(|line| line.closing) {
+                if lines.len() < site.count() || !lines.iter().all(|line| line.closing) {
                     return Err(None);
                 }
                 // What is in use of it is in use of the one above it as well, where nobody could give it back any more. Who refills
@@ -621,7 +652,7 @@ impl<A: Amount> Avantan<A> {
             _ => return Err(None),
         };
 
-        let rows = lines
+        let mut rows: Vec<_> = lines
             .iter()
             .zip(after)
             .map(|(line, after)| Row {
@@ -634,12 +665,19 @@ impl<A: Amount> Avantan<A> {
                 after,
             })
             .collect();
-        Ok(Value { lifecycle, rows })
+
+        // In place of who is gone, a later incarnation: so no round counts on it, and what it had counts as lost.
+        let is_news = |(gone, incarnation): &(SiteId, Incarnation)| self.share.table.recorded(*gone) < *incarnation;
+        for &(gone, incarnation) in site.gone.iter().filter(|gone| is_news(gone)) {
+            let at = rows.partition_point(|row: &Row<A>| row.site < gone);
+            rows.insert(at, Row { site: gone, incarnation, ..Row::default() });
+        }
+        Ok(Value { lifecycle, membership: site.number, rows })
     }
 
     /// What an acceptor checks: the value fits the table before it, conserves, and names this site with what it offered.
     fn is_acceptable(&self, site: Membership, value: &Value<A>) -> bool {
-        if !value.fits(&self.share.table, site.members) {
+        if !value.fits(&self.share.table, site) {
             return false;
         }
         let Some(row) = value.rows.iter().find(|row| row.site == site.me) else { return true };
@@ -655,7 +693,8 @@ impl<A: Amount> Avantan<A> {
 
     fn decide_if_chosen(&mut self, site: Membership, step: &mut Step<A>) {
         let Role::Collecting { votes, .. } = &self.role else { return };
-        if votes.len() < site.majority() {
+        // Of a member that is gone by now no vote counts.
+        if votes.iter().filter(|vote| site.is_present(**vote)).count() < site.majority() {
             return;
         }
 
@@ -664,7 +703,7 @@ impl<A: Amount> Avantan<A> {
         let round = self.share.round.as_ref().expect("a collecting site is in a round");
         let (_, value) = round.accepted.as_ref().expect("a collecting site has accepted its own value");
         let instance = round.instance;
-        let table = self.share.table.after(instance, value);
+        let table = self.share.table.after(site, instance, value);
         self.adopt(site, instance, table.clone(), step);
         let decided = Message::Decided { instance, table };
         step.sends.extend(site.others().map(|to| (to, decided.clone())));

@@ -36,6 +36,8 @@ impl Charter {
     }
 }
 
+/// Comes before the number of the last change of the members, in a value that knows of one.
+const CHANGED: u8 = 0x80;
 /// Set in the first byte of a charter that has a parent.
 const BELOW: u8 = 2;
 
@@ -88,6 +90,10 @@ pub(super) fn read_row<A: Amount>(cursor: &mut Cursor) -> Result<Row<A>, Malform
 
 /// Appends a value.
 pub(super) fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
+    if value.membership > 0 {
+        out.push(CHANGED);
+        put_u64(out, value.membership);
+    }
     match value.lifecycle {
         Lifecycle::Keep => out.push(0),
         Lifecycle::Create { limit, charter } if charter == Charter::default() => {
@@ -109,6 +115,11 @@ pub(super) fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
             brought.encode(out);
             in_use.encode(out);
         }
+        Lifecycle::Seat { site, gone } => {
+            out.push(6);
+            put_site(out, site);
+            put_u64(out, gone.map_or(0, |gone| u64::from(gone.0)));
+        }
     }
     put_u64(out, value.rows.len() as u64);
     for row in &value.rows {
@@ -118,15 +129,25 @@ pub(super) fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
 
 /// Reads a value.
 pub(super) fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Malformed> {
-    let lifecycle = match cursor.u8()? {
+    let mut kind = cursor.u8()?;
+    let mut membership = 0;
+    if kind == CHANGED {
+        membership = cursor.u64()?;
+        kind = cursor.u8()?;
+    }
+    let lifecycle = match kind {
         0 => Lifecycle::Keep,
         1 => Lifecycle::Create { limit: A::decode(cursor)?, charter: Charter::default() },
         5 => Lifecycle::Create { limit: A::decode(cursor)?, charter: Charter::decode(cursor)? },
         2 => Lifecycle::Delete,
         3 => Lifecycle::Resize { limit: A::decode(cursor)? },
         4 => Lifecycle::Reclaim { brought: A::decode(cursor)?, in_use: A::decode(cursor)? },
+        6 => {
+            let (site, gone) = (read_site(cursor)?, Incarnation(cursor.u32()?));
+            Lifecycle::Seat { site, gone: (gone > Incarnation(0)).then_some(gone) }
+        }
         _ => return Err(Malformed),
     };
     let rows = (0..cursor.u64()?).map(|_| read_row(cursor)).collect::<Result<_, _>>()?;
-    Ok(Value { lifecycle, rows })
+    Ok(Value { lifecycle, membership, rows })
 }

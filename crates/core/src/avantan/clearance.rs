@@ -95,7 +95,7 @@ impl Clearance {
         // All others, not a majority: the one that is missing may be the only one left that accepted a value with a vote of the
         // predecessor.
         self.answered.insert(from);
-        if self.answered.positions().count() + 1 < site.members.len() {
+        if self.answered.positions().count() + 1 < site.count() {
             return Heard::Counted;
         }
         avantan.share.fresh = site.incarnation;

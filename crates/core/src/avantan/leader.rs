@@ -208,7 +208,8 @@ impl Leader {
             _ => None,
         };
         let mut missing = if reports.is_none() && self.failures > 0 { self.unanswered } else { SiteSet::default() };
-        for (position, member) in site.members.iter().enumerate().filter(|(_, member)| **member != site.me) {
+        let others = site.members.iter().enumerate().filter(|(_, member)| **member != site.me);
+        for (position, member) in others.filter(|(_, member)| site.is_present(**member)) {
             let answered = match reports {
                 Some(reports) => reports.iter().any(|report| report.line.site == *member),
                 None => sight(position).is_some(),
@@ -474,7 +475,7 @@ mod tests {
             let (moment, mut step) = (self.moment(), Step::default());
             let was = Phase::of(&self.sites[at].avantan);
             let Site { avantan, leader, .. } = &mut self.sites[at];
-            let site = Membership { me: self.members[at], incarnation: Incarnation(1), members: &self.members };
+            let site = Membership::first(self.members[at], Incarnation(1), &self.members);
             leader.lead(moment, avantan, site, (intent, Offer::default()), &mut step);
             self.conclude(at, was, step);
         }
@@ -501,7 +502,7 @@ mod tests {
                 return;
             }
             let (moment, mut step) = (self.moment(), Step::default());
-            let site = Membership { me: self.members[to], incarnation: Incarnation(1), members: &self.members };
+            let site = Membership::first(self.members[to], Incarnation(1), &self.members);
             let Site { avantan, leader, .. } = &mut self.sites[to];
             let was = Phase::of(avantan);
             avantan.handle(site, self.members[from], message, |_| Offer::default(), &mut step);
@@ -525,7 +526,7 @@ mod tests {
             let up: Vec<bool> = self.sites.iter().map(|site| site.is_up).collect();
             let sight = |other: usize| up[other].then_some(Incarnation(1));
             let mut step = Step::default();
-            let site = Membership { me: self.members[at], incarnation: Incarnation(1), members: &self.members };
+            let site = Membership::first(self.members[at], Incarnation(1), &self.members);
             let Site { avantan, leader, .. } = &mut self.sites[at];
             let was = Phase::of(avantan);
             assert!(leader.is_phase_over(moment.now));
@@ -541,7 +542,7 @@ mod tests {
         /// Who did not answer the last election of a site, though all may be up by now.
         fn unreachable(&self, at: usize) -> Vec<usize> {
             let Site { avantan, leader, .. } = &self.sites[at];
-            let site = Membership { me: self.members[at], incarnation: Incarnation(1), members: &self.members };
+            let site = Membership::first(self.members[at], Incarnation(1), &self.members);
             leader.unreachable(avantan, site, |_| Some(Incarnation(1))).positions().collect()
         }
     }
@@ -647,7 +648,7 @@ mod tests {
         let members = [0, 1, 2].map(|at| SiteId::new(at, 0));
         let table = Table::from_parts(1, 1, Some(9i64), Vec::new());
         let has_majority = |own: u32, seen: [Option<u32>; 2]| {
-            let site = Membership { me: members[0], incarnation: Incarnation(own), members: &members };
+            let site = Membership::first(members[0], Incarnation(own), &members);
             table.has_majority(site, |position| seen[position - 1].map(Incarnation))
         };
 

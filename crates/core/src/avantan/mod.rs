@@ -68,7 +68,7 @@ pub use agreement::{Avantan, Intent, Offer, Role, Step};
 pub use amount::{Accounts, Amount};
 pub use clearance::{Clearance, Heard, NoVote};
 pub use leader::{Due, Leader, Moment, Phase, Progress};
-pub use member::{Membership, Sight};
+pub use member::{Membership, Roster, SEATS, Seat, Sight};
 pub use message::{Message, Report, Scope};
 pub use reallocate::reallocate;
 pub use state::{Reclaimed, Round, Settled, Share, Table, Unfit};

@@ -2,7 +2,7 @@
 
 use super::amount::Amount;
 use super::bytes::{put_ballot, put_row, put_site, put_value, read_ballot, read_row, read_site, read_value};
-use super::member::{Membership, Sight};
+use super::member::{Membership, Roster, Sight, may_follow};
 use super::subset::record::{Part, Record};
 use super::value::{Ballot, Lifecycle, Line, Row, Value};
 use crate::api::Charter;
@@ -104,6 +104,13 @@ pub struct Table<A = i64> {
     pub excess: A,
     /// What was reclaimed; none if nothing was, and no site is known to have had a predecessor when the entity was created.
     pub reclaimed: Option<Box<Reclaimed<A>>>,
+    /// The last change of the members that this entity has recorded: a leader that knew it built the value of the last instance. Zero
+    /// for none.
+    pub membership: u64,
+    /// The last change that the leader knew of which created the present generation.
+    pub created_in: u64,
+    /// The seats, if this is the entity by which members agree on them, and they did.
+    pub roster: Option<Box<Roster>>,
     /// The last decided row of each site that has one, in ascending order of sites.
     rows: Vec<Settled<A>>,
 }
@@ -112,8 +119,7 @@ impl<A: Amount> Table<A> {
     /// A table from its parts, as a message brings them.
     pub fn from_parts(generation: u32, created: u64, limit: Option<A>, mut rows: Vec<Settled<A>>) -> Self {
         rows.sort_by_key(|settled| settled.row.site);
-        let (limited, charter) = (created, Charter::default());
-        Self { generation, created, limit, limited, charter, excess: A::default(), reclaimed: None, rows }
+        Self { generation, created, limit, limited: created, rows, ..Self::default() }
     }
 
     /// The same entity, which got its limit in a later instance, and of which this is in excess.
@@ -133,6 +139,7 @@ impl<A: Amount> Table<A> {
         let limit = self.limit?;
         let (to, brought) = match lifecycle {
             Lifecycle::Keep => (limit, A::default()),
+            Lifecycle::Seat { .. } => return None,
             Lifecycle::Resize { limit } => (limit, A::default()),
             Lifecycle::Reclaim { brought, .. } => (limit, brought),
             Lifecycle::Create { .. } | Lifecycle::Delete => return None,
@@ -206,14 +213,24 @@ impl<A: Amount> Table<A> {
         self.settled(site).map_or(Incarnation(1), |last| last.row.incarnation)
     }
 
+    /// True if rounds record new incarnations: it exists, or is the one by which members agree on who they are.
+    fn records(&self) -> bool {
+        self.limit.is_some() || self.roster.is_some()
+    }
+
     /// True if the site is a new incarnation of an entity that exists, and no round has recorded it.
     pub fn is_unrecorded(&self, site: Membership) -> bool {
-        self.limit.is_some() && site.incarnation > self.recorded(site.me)
+        self.records() && site.incarnation > self.recorded(site.me)
     }
 
     /// True if another member that is up is such an incarnation.
     pub fn has_unrecorded(&self, site: Membership, sight: impl Sight) -> bool {
-        self.limit.is_some() && site.others_up(sight).any(|(other, incarnation)| incarnation > self.recorded(other))
+        self.records() && site.others_up(sight).any(|(other, incarnation)| incarnation > self.recorded(other))
+    }
+
+    /// True if no instance was decided since the members changed last.
+    pub fn is_before(&self, site: Membership) -> bool {
+        self.membership < site.number
     }
 
     /// True if enough members that may vote are up for an election to come to anything, as far as can be told from here. A
@@ -225,13 +242,14 @@ impl<A: Amount> Table<A> {
             up += 1;
             recorded += usize::from(incarnation <= self.recorded(other));
         }
-        let may_be_cleared = self.is_unrecorded(site) || up == site.members.len();
+        let may_be_cleared = self.is_unrecorded(site) || up == site.count();
         site.majority() <= if may_be_cleared { up } else { recorded }
     }
 
     /// The table after `instance` decided `value`.
-    pub fn after(&self, instance: u64, value: &Value<A>) -> Self {
+    pub fn after(&self, site: Membership, instance: u64, value: &Value<A>) -> Self {
         let mut table = self.clone();
+        table.membership = table.membership.max(value.membership);
         let settled = self.settle(value.rows.iter().map(|row| row.before), value.lifecycle);
         table.excess = settled.map_or(A::default(), |(_, excess)| excess);
         match value.lifecycle {
@@ -240,8 +258,17 @@ impl<A: Amount> Table<A> {
                 table.generation += 1;
                 (table.created, table.limited) = (instance, instance);
                 (table.limit, table.charter) = (Some(limit), charter);
+                table.created_in = value.membership;
             }
-            Lifecycle::Delete => (table.limit, table.charter) = (None, Charter::default()),
+            Lifecycle::Delete => (table.limit, table.charter, table.created_in) = (None, Charter::default(), 0),
+            // The members of this instance are those that the table before it names, or, before any change, the first ones.
+            Lifecycle::Seat { site: changed, gone } => {
+                let roster = match &table.roster {
+                    Some(roster) => roster.after(changed, gone),
+                    None => Roster::first(site, changed, gone),
+                };
+                table.roster = Some(Box::new(roster));
+            }
             Lifecycle::Resize { limit } => (table.limit, table.limited) = (Some(limit), instance),
         }
 
@@ -256,7 +283,7 @@ impl<A: Amount> Table<A> {
 
         // By the rows of this instance: every site has one in it.
         match value.lifecycle {
-            Lifecycle::Keep | Lifecycle::Resize { .. } => {}
+            Lifecycle::Keep | Lifecycle::Resize { .. } | Lifecycle::Seat { .. } => {}
             Lifecycle::Delete => table.reclaimed = None,
             Lifecycle::Create { .. } => {
                 // Nobody who is gone had anything of a generation that is new.
@@ -404,12 +431,14 @@ impl<A: Amount> Share<A> {
         let resized = self.table.is_resized();
         let reclaimed = self.table.reclaimed.as_ref();
         let subset = self.subset.as_ref();
+        let is_changed = self.table.membership > 0 || self.table.roster.is_some();
         let is_chartered = self.table.charter != Charter::default();
         let flags = [
             (resized, RESIZED),
             (reclaimed.is_some(), RECLAIMED),
             (is_chartered, CHARTERED),
             (subset.is_some(), SUBSET),
+            (is_changed, CHANGED),
         ];
         let flag = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum::<u8>();
         match &self.round {
@@ -443,6 +472,12 @@ impl<A: Amount> Share<A> {
         if let Some(record) = subset {
             record.encode(out);
         }
+        if is_changed {
+            put_u64(out, self.table.membership);
+            put_u64(out, self.table.created_in);
+            out.push(u8::from(self.table.roster.is_some()));
+            self.table.roster.iter().for_each(|roster| roster.encode(out));
+        }
     }
 
     /// Reads what [`Share::encode`] wrote; `tokens` comes from the hot row.
@@ -451,7 +486,7 @@ impl<A: Amount> Share<A> {
         let (number, applied) = (cursor.u64()?, cursor.u64()?);
         let (fresh, mut table) = (Incarnation(cursor.u32()?), read_table(cursor)?);
         let flags = cursor.u8()?;
-        let kind = flags & !(RESIZED | RECLAIMED | CHARTERED | SUBSET);
+        let kind = flags & !(RESIZED | RECLAIMED | CHARTERED | SUBSET | CHANGED);
         let round = match kind {
             0 => None,
             1 | 2 => {
@@ -478,6 +513,14 @@ impl<A: Amount> Share<A> {
             table.charter = Charter::decode(cursor)?;
         }
         let subset = if flags & SUBSET > 0 { Some(Box::new(Record::decode(cursor)?)) } else { None };
+        if flags & CHANGED > 0 {
+            (table.membership, table.created_in) = (cursor.u64()?, cursor.u64()?);
+            table.roster = match cursor.u8()? {
+                0 => None,
+                1 => Some(Box::new(Roster::decode(cursor)?)),
+                _ => return Err(Malformed),
+            };
+        }
         Ok(Self { tokens, number, applied, table, round, fresh, subset })
     }
 }
@@ -491,6 +534,8 @@ const RECLAIMED: u8 = 8;
 const CHARTERED: u8 = 16;
 /// Set in the same byte, if what the site keeps of rounds among subsets follows that.
 const SUBSET: u8 = 32;
+/// Set in the same byte, if what the entity has recorded of changes of the members follows that.
+const CHANGED: u8 = 64;
 
 impl<A: Amount> Reclaimed<A> {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -541,8 +586,10 @@ fn read_table<A: Amount>(cursor: &mut Cursor) -> Result<Table<A>, Malformed> {
 impl<A: Amount> Value<A> {
     /// True if the value may follow `table`: rows are of members, in order, with the share numbers that the table implies; each
     /// amount is one that a site may hold; the rows add up.
-    pub fn fits(&self, table: &Table<A>, members: &[SiteId]) -> bool {
+    pub fn fits(&self, table: &Table<A>, site: Membership) -> bool {
         let nothing = A::default();
+        // One that was built before the members changed may be chosen already: it is judged by the members of its time.
+        let is_earlier = self.membership < site.number;
         // Each site at most once: a second row of a site would be counted in the sum, and never be applied.
         let in_order = self.rows.windows(2).all(|pair| pair[0].site < pair[1].site);
         let sound = self.rows.iter().all(|row| {
@@ -554,7 +601,12 @@ impl<A: Amount> Value<A> {
                 None => row.share == 0 && (row.before == nothing || row.incarnation == Incarnation(1)),
             };
             let amounts = [row.before, row.after, row.kept];
-            expected && amounts.iter().all(|amount| amount.is_sound()) && members.contains(&row.site)
+            // In place of who is gone a later incarnation is recorded, which has nothing. What was there is lost.
+            let is_seated = match site.gone.iter().find(|(gone, _)| *gone == row.site) {
+                Some((_, incarnation)) if !is_earlier => row.incarnation == *incarnation && row.after == nothing,
+                _ => site.members.contains(&row.site),
+            };
+            expected && amounts.iter().all(|amount| amount.is_sound()) && is_seated
         });
 
         // Conservation: whatever the leader computed, nothing is made and nothing lost by it.
@@ -565,19 +617,31 @@ impl<A: Amount> Value<A> {
         let settled = table.settle(self.rows.iter().map(|row| row.before), self.lifecycle);
         let leaves = settled.map(|(after, _)| after);
         let adds_up = match self.lifecycle {
+            // Of what does not exist, too, a round records who the members are.
+            Lifecycle::Keep if table.limit.is_none() => before == none() && after == none(),
             Lifecycle::Keep => leaves == Some(after),
+            Lifecycle::Seat { site: changed, gone } => {
+                let is_nothing = before == none() && after == none();
+                is_nothing && table.limit.is_none() && may_follow(site, changed, gone)
+            }
             Lifecycle::Resize { limit } => is_limit(limit) && leaves == Some(after),
             // Acceptors do not have every site's books: they take the leader's word for what is lost.
             Lifecycle::Reclaim { brought, in_use } => {
-                let is_whole = self.rows.len() == members.len();
+                let is_whole = self.covers(site);
                 is_whole && brought.is_sound() && in_use.is_sound() && leaves == Some(after)
             }
             Lifecycle::Create { limit, .. } => {
                 let is_new = table.limit.is_none() && before == none();
                 is_new && is_limit(limit) && after == A::total([limit].into_iter())
             }
-            Lifecycle::Delete => table.limit.is_some() && after == none() && self.rows.len() == members.len(),
+            Lifecycle::Delete => table.limit.is_some() && after == none() && self.covers(site),
         };
-        in_order && sound && adds_up && !self.rows.is_empty()
+        in_order && sound && adds_up && !self.rows.is_empty() && self.membership <= site.number
+    }
+
+    /// True if it has a row of every member, of those of its time.
+    fn covers(&self, site: Membership) -> bool {
+        self.membership < site.number
+            || self.rows.iter().filter(|row| site.is_present(row.site)).count() == site.count()
     }
 }

@@ -85,6 +85,13 @@ pub enum Lifecycle<A = i64> {
         /// The amount that lost incarnations had besides and that is spent for good, or still in use.
         in_use: A,
     },
+    /// A site becomes a member, or is one no longer; of the one entity by which members agree on that. No share moves.
+    Seat {
+        /// The site.
+        site: SiteId,
+        /// None if it joins. Else the incarnation that rounds record in place of its last one: later than any that it had.
+        gone: Option<Incarnation>,
+    },
 }
 
 /// What an instance decides.
@@ -92,6 +99,8 @@ pub enum Lifecycle<A = i64> {
 pub struct Value<A = i64> {
     /// What happens to the entity.
     pub lifecycle: Lifecycle<A>,
+    /// The last change of the members that its leader knew of when it built the value: a number, from zero.
+    pub membership: u64,
     /// What happens to the shares, in ascending order of sites.
     pub rows: Vec<Row<A>>,
 }

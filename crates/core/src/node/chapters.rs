@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::api::{Operation, Outcome, Request};
+use crate::avantan::{Message, Roster};
 use crate::chapter::{Chapter, Fate, Leaving, Order};
 use crate::id::{SessionId, SiteId};
 use crate::machine::View;
 use crate::peer::Body;
-use crate::peer::quota::Forgotten;
-use crate::quota::Quotas;
+use crate::peer::quota::{Forgotten, QuotaMessage};
+use crate::quota::{MEMBERS, Quotas};
 use crate::rows::Owner;
 use crate::session::Aim;
 use crate::stats::Rng;
@@ -54,6 +55,26 @@ impl Chapters {
     /// The names that were forgotten last. Every site must know them before it serves.
     pub(super) fn forgotten(&self) -> &Forgotten {
         &self.quotas.forgetting().decided
+    }
+
+    /// The seats, if the members ever changed.
+    pub(super) fn roster(&self) -> Option<&Roster> {
+        self.quotas.roster()
+    }
+
+    /// True if everything that is known here has recorded the last change of the members.
+    pub(super) fn are_settled(&self) -> bool {
+        self.quotas.is_settled()
+    }
+
+    /// What to say to a site that knows other members: what is decided here, or, to one that knows of more, what is not.
+    pub(super) fn members_news(&self, is_known: bool) -> Option<Body> {
+        let share = self.quotas.find(MEMBERS).map(|quota| &quota.avantan().share);
+        let message = match share {
+            Some(share) if is_known => Message::Decided { instance: share.applied, table: share.table.clone() },
+            _ => Message::Behind { applied: share.map_or(0, |share| share.applied) },
+        };
+        Some(QuotaMessage::agreement(MEMBERS, message).into())
     }
 
     /// Takes over the names that a site which let this one join has forgotten.
@@ -135,6 +156,7 @@ fn owner_of_operation(operation: &Operation) -> Owner {
         | Operation::Create { .. }
         | Operation::SetLimit { .. }
         | Operation::Reclaim { .. }
+        | Operation::Seat { .. }
         | Operation::Delete { .. } => Owner::Quota,
         Operation::Commit(_) | Operation::AcceptLoss => Owner::Txn,
     }

@@ -2,6 +2,7 @@
 //! the protocol by which a site makes sure of it.
 
 use crate::api::Readiness;
+use crate::avantan::Roster;
 use crate::clock::{Now, SECOND, Slower};
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{Incarnation, Life, SiteId, SiteSet};
@@ -14,8 +15,10 @@ use crate::turn::{Peer, Turn};
 
 /// The layout of rows that this version writes. The first knew no runs of ended sessions, nor objects; the second no
 /// calls; the third no marks of sessions; the fourth no names that were forgotten; the fifth no number of the next grant
-/// beside these.
-pub(super) const VERSION: u64 = 7;
+/// beside these; the seventh no changes of the members.
+pub(super) const VERSION: u64 = CHANGED;
+/// The layout of storage that knows a change of the members. Without one, that before is written.
+const CHANGED: u64 = 8;
 /// The longest time between two notes of peers' positions, in microseconds, if these have moved by more than noting
 /// moves them.
 pub(super) const NOTE: u64 = 30 * SECOND;
@@ -49,6 +52,9 @@ pub(super) struct Identity {
     pub(super) first_turn: bool,
     /// The session marks as they stand in the row about the site.
     pub(super) marks: Marks,
+    /// The number of the last change of the members for which others have attested that everything that they know has recorded it, and
+    /// this incarnation. Means something only of an incarnation after the first.
+    pub(super) whole: u64,
 }
 
 /// The question of a site that starts to all others: what they know of it.
@@ -81,8 +87,8 @@ pub(super) struct RowState {
 pub(super) struct Owner {
     /// The site whose storage it is.
     pub(super) site: SiteId,
-    /// The sites of the lane. They are fixed: shares, votes and totals are by member.
-    pub(super) members: Vec<SiteId>,
+    /// The seats of the lane, by position: shares, votes and totals are by member.
+    pub(super) roster: Roster,
     /// The session marks.
     pub(super) marks: Marks,
 }
@@ -105,6 +111,8 @@ pub enum Stale {
         /// The number of times that the other site has forgotten names.
         epoch: u64,
     },
+    /// The site is a member no longer.
+    Removed,
 }
 
 /// The answer of another site to the question at the start.
@@ -144,6 +152,7 @@ impl Identity {
             stale: None,
             first_turn: true,
             marks: Marks::default(),
+            whole: 0,
         }
     }
 
@@ -169,7 +178,17 @@ impl Identity {
             let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
             Ok(SiteId { region: part()?, lane: part()? })
         });
-        let members = members.collect::<Result<_, Malformed>>()?;
+        let members = members.collect::<Result<Vec<_>, Malformed>>()?;
+        let mut roster = Roster::of(&members);
+        if version >= CHANGED {
+            self.whole = cursor.u64()?;
+            roster.number = cursor.u64()?;
+            for seat in &mut roster.seats {
+                seat.since = cursor.u64()?;
+                let gone = Incarnation(cursor.u32()?);
+                seat.gone = (gone > Incarnation(0)).then_some(gone);
+            }
+        }
         cursor.end()?;
 
         // Storage that joined in an earlier life is not believed before others have confirmed it: it may be an old
@@ -178,7 +197,7 @@ impl Identity {
         if self.incarnation > Incarnation(0) {
             self.readiness = Readiness::Confirming;
         }
-        Ok(Owner { site, members, marks: self.marks.clone() })
+        Ok(Owner { site, roster, marks: self.marks.clone() })
     }
 
     /// The time that the site has been up, over all lives of this storage, in microseconds.
@@ -273,7 +292,14 @@ impl Identity {
     }
 
     /// Writes the rows that have changed.
-    pub(super) fn persist(&mut self, turn: &mut Turn, sessions: &Sessions, counts_uptime: bool) {
+    pub(super) fn persist(
+        &mut self,
+        turn: &mut Turn,
+        sessions: &Sessions,
+        counts_uptime: bool,
+        roster: &Roster,
+        is_new: bool,
+    ) {
         // Not while it is being confirmed: an old copy that is written to would catch up, batch by batch and start by
         // start, with the position that betrays it.
         self.note_marks(sessions);
@@ -286,9 +312,9 @@ impl Identity {
         if counts_uptime && !turn.out.batch.is_empty() && turn.here.uptime >= self.rows.uptime + UPTIME {
             self.rows.is_meta_dirty = true;
         }
-        if std::mem::take(&mut self.rows.is_meta_dirty) {
+        if std::mem::take(&mut self.rows.is_meta_dirty) || is_new {
             self.rows.uptime = turn.here.uptime;
-            self.put_meta(&mut turn.out.batch, turn.here.site.me, turn.here.site.members, turn.here.uptime);
+            self.put_meta(&mut turn.out.batch, turn.here.site.me, roster, turn.here.uptime);
         }
 
         let dirty = std::mem::take(&mut self.rows.dirty_peers);
@@ -298,9 +324,10 @@ impl Identity {
     }
 
     /// Writes the row about the site.
-    fn put_meta(&self, batch: &mut Batch, me: SiteId, members: &[SiteId], uptime: u64) {
+    fn put_meta(&self, batch: &mut Batch, me: SiteId, roster: &Roster, uptime: u64) {
         let mut row = Vec::with_capacity(48);
-        put_u64(&mut row, VERSION);
+        // An earlier version opens the storage of a cluster whose members never changed.
+        put_u64(&mut row, if roster.number > 0 { CHANGED } else { CHANGED - 1 });
         put_u64(&mut row, u64::from(me.region));
         put_u64(&mut row, u64::from(me.lane));
         put_u64(&mut row, self.nonce);
@@ -308,10 +335,18 @@ impl Identity {
         put_u64(&mut row, self.life.0);
         put_u64(&mut row, uptime);
         self.marks.encode(&mut row);
-        put_u64(&mut row, members.len() as u64);
-        for member in members {
-            put_u64(&mut row, u64::from(member.region));
-            put_u64(&mut row, u64::from(member.lane));
+        put_u64(&mut row, roster.seats.len() as u64);
+        for site in roster.members() {
+            put_u64(&mut row, u64::from(site.region));
+            put_u64(&mut row, u64::from(site.lane));
+        }
+        if roster.number > 0 {
+            put_u64(&mut row, self.whole);
+            put_u64(&mut row, roster.number);
+            for seat in &roster.seats {
+                put_u64(&mut row, seat.since);
+                put_u64(&mut row, seat.gone.map_or(0, |gone| u64::from(gone.0)));
+            }
         }
         batch.put(&[META], &row);
     }

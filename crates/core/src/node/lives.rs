@@ -29,6 +29,7 @@ use super::Node;
 use super::chores::PING;
 use super::identity::{NOTE, Stale, UPTIME, Welcome};
 use crate::api::Readiness;
+use crate::avantan::Roster;
 use crate::clock::{MILLISECOND, Now, Offset};
 use crate::id::{Incarnation, SiteId};
 use crate::peer::quota::Forgotten;
@@ -50,18 +51,28 @@ impl Node {
                 sends.extend(welcome.map(|welcome| (to, welcome)));
                 None
             }
-            Body::Site(SiteMessage::Welcome { nonce, start, established, known, noted, position, forgotten }) => {
+            Body::Site(SiteMessage::Welcome {
+                nonce,
+                start,
+                established,
+                known,
+                noted,
+                position,
+                forgotten,
+                roster,
+            }) => {
                 // Of each site the last answer counts, and only to this very question: an earlier start may have heard
                 // less.
                 if (nonce, start) == (self.identity.nonce, self.identity.asking.start) {
                     let welcome = Welcome { established, known, noted, position, forgotten: *forgotten };
                     self.identity.asking.welcomes.retain(|(peer, _)| *peer != from);
                     self.identity.asking.welcomes.push((from, welcome));
+                    self.take_over_seats(now, roster.map(|roster| *roster));
                     self.settle_lineage(now);
                 }
                 None
             }
-            Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted }) => {
+            Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted, asks }) => {
                 self.peers[from].leaving = leaving;
 
                 // A majority has confirmed this storage. If that had not heard of what the sender has heard, because
@@ -76,10 +87,15 @@ impl Node {
                     return None;
                 }
                 let withholds = self.chapters.withholds_from(to.region);
-                sends.push((to, Body::Site(SiteMessage::Pong { mono, wall, there: now.wall, withholds })));
+                let Peer { site, incarnation, .. } = self.peers[from];
+                let is_attested = asks && self.is_serving() && self.chapters.quotas.attests(site, incarnation);
+                let attests = if is_attested { self.members.roster.number } else { 0 };
+                sends.push((to, Body::Site(SiteMessage::Pong { mono, wall, there: now.wall, withholds, attests })));
                 None
             }
-            Body::Site(SiteMessage::Pong { mono, wall, there, .. }) => {
+            Body::Site(SiteMessage::Pong { mono, wall, there, attests, .. }) => {
+                self.note_attested(from, attests);
+
                 // An answer to an earlier life's ping would show an absurd round trip. One that was overtaken by the
                 // answer to a later ping would show the clocks as they were.
                 let is_newest = self.peers[from].vouched.is_none_or(|newest| newest.mono <= mono);
@@ -116,9 +132,14 @@ impl Node {
             return None;
         }
 
+        // While a majority may be deciding that it is lost for good, no storage is let in in its place.
+        if is_new && self.chapters.quotas.is_changing(peer.site) {
+            return None;
+        }
+
         // To note an incarnation is to declare the storage of every earlier one lost. That is a person's to say: what
         // asks may be the empty directory beneath a volume that is not mounted.
-        if is_new && !is_noted && (known == Incarnation(0) || permitted) {
+        if is_new && !is_noted && !peer.gone && (known == Incarnation(0) || permitted) {
             if self.identity.readiness == Readiness::Confirming {
                 return None;
             }
@@ -149,7 +170,52 @@ impl Node {
             noted: if is_noted { peer.noted.0 } else { Incarnation(0) },
             position: peer.position,
             forgotten: Box::new(forgotten),
+            roster: (self.members.roster.number > 0).then(|| Box::new(self.members.roster.clone())),
         }))
+    }
+
+    /// A site with new storage learns who the members are from those that let it in. Its configuration may name others.
+    fn take_over_seats(&mut self, now: Now, roster: Option<Roster>) {
+        let known = self.members.roster.number;
+        let Some(roster) = roster.filter(|roster| roster.number > known) else { return };
+        let is_new = matches!(self.identity.readiness, Readiness::Joining | Readiness::AwaitingNewStorage);
+        if !is_new || !roster.members().any(|site| site == self.config.me) {
+            return;
+        }
+
+        // Positions may be others from here on, and so the answers are another's.
+        self.seat(roster);
+        self.identity.asking.welcomes.clear();
+        self.identity.asking.hello_at = now.mono;
+        self.identity.rows.is_meta_dirty = true;
+    }
+
+    /// Another member says that everything that it knows has recorded the change of this number, and this incarnation.
+    fn note_attested(&mut self, from: usize, number: u64) {
+        if number == 0 || number != self.members.roster.number || self.identity.whole == number {
+            return;
+        }
+
+        // What a predecessor of this site voted for and was decided, one of so many others knows of.
+        self.chapters.quotas.note_attested(from);
+        let count = self.members.sites.len() - self.members.gone.len();
+        let enough = (count / 2 + 1).min(count - 1);
+        if self.chapters.quotas.attested().positions().count() >= enough {
+            self.identity.whole = number;
+            self.identity.rows.is_meta_dirty = true;
+        }
+    }
+
+    /// What a site tells another one of itself from time to time.
+    pub(super) fn ping(&self, now: Now, peer: &Peer) -> Body {
+        let (known, position) = (peer.incarnation, peer.position);
+        // What was noted before it was heard of may be for storage that is gone: then this one came after it.
+        let is_replaced = known > Incarnation(0) && known == peer.replaced;
+        let noted = if is_replaced { peer.noted } else { (Incarnation(0), 0) };
+        let Now { mono, wall } = now;
+        let leaving = self.identity.readiness == Readiness::Draining;
+        let asks = self.identity.incarnation > Incarnation(1) && self.identity.whole != self.members.roster.number;
+        Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted, asks })
     }
 
     /// Repeats the question at the start; once the site serves, pings the others, and notes positions and uptime.
@@ -160,7 +226,7 @@ impl Node {
         }
 
         let asking = !self.is_serving();
-        let others = self.peers.iter().filter(|peer| peer.site != self.config.me);
+        let others = self.peers.iter().filter(|peer| peer.site != self.config.me && !peer.gone);
         if asking && now.mono >= self.identity.asking.hello_at {
             self.identity.asking.hello_at = now.mono + HELLO;
             let hello = Body::Site(SiteMessage::Hello {
@@ -176,16 +242,7 @@ impl Node {
         // it, so that an old copy which serves is found out.
         if !asking && now.mono >= self.chores.ping_at {
             self.chores.ping_at = now.mono + PING;
-            let leaving = self.identity.readiness == Readiness::Draining;
-            let ping = |peer: &Peer| {
-                let (known, position) = (peer.incarnation, peer.position);
-                // What was noted before it was heard of may be for storage that is gone: then this one came after it.
-                let is_replaced = known > Incarnation(0) && known == peer.replaced;
-                let noted = if is_replaced { peer.noted } else { (Incarnation(0), 0) };
-                let Now { mono, wall } = now;
-                (peer.site, Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted }))
-            };
-            sends.extend(others.map(ping));
+            sends.extend(others.map(|peer| (peer.site, self.ping(now, peer))));
             if self.chapters.counts_uptime() && self.identity.uptime(now) >= self.identity.rows.uptime + UPTIME {
                 self.identity.rows.is_meta_dirty = true;
             }
@@ -215,7 +272,7 @@ impl Node {
     /// Takes up an incarnation, or is confirmed in it, once enough others have answered.
     fn settle_lineage(&mut self, now: Now) {
         let identity = &mut self.identity;
-        let members = self.config.members.len();
+        let members = self.members.sites.len() - self.members.gone.len();
         let majority = members / 2 + 1;
         match identity.readiness {
             Readiness::Joining | Readiness::AwaitingNewStorage => {

@@ -24,12 +24,13 @@ pub use identity::Stale;
 pub use operations::read_outcome_key;
 
 use crate::api::{PeerStatus, Readiness, Request, Response, Status};
-use crate::avantan::Membership;
+use crate::avantan::{Membership, Roster};
 use crate::chapter::Revived;
 use crate::clock::Now;
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
 use crate::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
+use crate::quota::MEMBERS;
 use crate::right::Start;
 use crate::rows::{self, META, Owner, PAGED};
 use crate::session::{self, Sessions};
@@ -47,6 +48,8 @@ use requests::Desk;
 pub struct Node {
     /// The configuration; its members are in ascending order and include this site.
     config: Config,
+    /// Who the members are.
+    members: Members,
     /// The position of this site among the members.
     position: usize,
     /// The site's past, and how far its start is.
@@ -94,10 +97,12 @@ impl Node {
         // Tokens begin at random numbers in each life: an answer to a question of an earlier life then names none of
         // this one's.
         let mut rng = Rng::new(seed);
+        let members = Members::of(Roster::of(&config.members));
         let peers = config.members.iter().map(|&site| Peer { site, ..Peer::default() }).collect();
         let identity = Identity::fresh(&mut rng, now);
         let chapters = Chapters::new(config.me, &mut rng);
         let mut node = Self {
+            members,
             position,
             identity,
             peers,
@@ -147,7 +152,7 @@ impl Node {
         if !matches!(self.identity.readiness, Readiness::Joining | Readiness::Confirming) {
             return Vec::new();
         }
-        let waits = |at: usize| at != self.position && !self.identity.has_answered(at);
+        let waits = |at: usize| at != self.position && !self.peers[at].gone && !self.identity.has_answered(at);
         (0..self.peers.len()).filter(|&at| waits(at)).map(|at| self.peers[at].site).collect()
     }
 
@@ -157,7 +162,7 @@ impl Node {
         // An answer to a ping that left after the other site was known to serve comes after that site's own first
         // exchange with this one: messages between two sites keep their order.
         let has_answered = |peer: &Peer| peer.vouched.is_some_and(|asked| asked.mono >= peer.up_since);
-        let is_met = |peer: &Peer| peer.site == self.config.me || (peer.is_up(now) && has_answered(peer));
+        let is_met = |peer: &Peer| peer.site == self.config.me || peer.gone || (peer.is_up(now) && has_answered(peer));
         self.peers.iter().filter(|peer| !is_met(peer)).map(|peer| peer.site).collect()
     }
 
@@ -195,15 +200,15 @@ impl Node {
 
     /// The site as a chapter sees it now.
     fn here(&self, now: Now) -> Here<'_> {
-        let Self { config, position, identity, peers, log, .. } = self;
-        let site = Membership { me: config.me, incarnation: identity.incarnation, members: &config.members };
+        let Self { config, members, position, identity, peers, chapters, log, .. } = self;
+        let site = members.seen_by(config.me, identity, chapters);
         let (uptime, steady) = (identity.uptime(now), identity.steady.clone().advance(now));
         Here { now, uptime, steady, site, position: *position, peers, config, has_room: log.has_room }
     }
 
     /// The site's status, for operators.
     pub fn status(&self, now: Now) -> Status {
-        let others = || self.peers.iter().filter(|peer| peer.site != self.config.me);
+        let others = || self.peers.iter().filter(|peer| peer.site != self.config.me && !peer.gone);
         let (clock_error, clock_trusted) = self.clock(now);
         let mut status = Status {
             site: self.config.me,
@@ -249,9 +254,18 @@ impl Node {
         if owner.site != self.config.me {
             return Err(OpenError::OtherSite { owner: owner.site });
         }
-        if owner.members != self.config.members {
-            return Err(OpenError::OtherMembers { before: owner.members.len(), now: self.config.members.len() });
+        // Once the members have changed, the row says who they are: the configuration may still name those of before.
+        let first = owner.roster.seats.iter().filter(|seat| seat.since == 0).map(|seat| seat.site);
+        let is_known = |site: &SiteId| owner.roster.members().any(|member| member == *site);
+        let is_same = match owner.roster.number {
+            0 => first.eq(self.config.members.iter().copied()),
+            _ => self.config.members.iter().all(is_known),
+        };
+        if !is_same {
+            let before = owner.roster.seats.len();
+            return Err(OpenError::OtherMembers { before, now: self.config.members.len() });
         }
+        self.seat(owner.roster);
 
         self.sessions = Sessions::restore(owner.marks);
         let incarnation = self.identity.incarnation;
@@ -282,7 +296,59 @@ impl Node {
             from = last.clone();
             from.push(0);
         }
-        self.chapters.all_mut().into_iter().try_for_each(|chapter| chapter.restored(incarnation, reader))
+        self.chapters.all_mut().into_iter().try_for_each(|chapter| chapter.restored(incarnation, reader))?;
+
+        // Rows about peers may be of before who they are was decided.
+        self.seat(self.members.roster.clone());
+        self.meet_members(now);
+        Ok(())
+    }
+
+    /// Takes up who the members are: those that are new get a place behind all others, and nothing more is heard of those that are
+    /// gone.
+    fn seat(&mut self, roster: Roster) {
+        self.peers.resize_with(roster.seats.len(), Peer::default);
+        for (peer, seat) in self.peers.iter_mut().zip(&roster.seats) {
+            (peer.site, peer.since) = (seat.site, seat.since);
+            if let Some(gone) = seat.gone {
+                // As if new storage had taken its place that never says a word.
+                (peer.incarnation, peer.position, peer.gone) = (gone, 0, true);
+                (peer.heard, peer.leaving, peer.offset, peer.vouched) = (None, false, None, None);
+            }
+        }
+        let position = roster.members().position(|site| site == self.config.me);
+        self.position = position.expect("a site is told of no seats without its own");
+        self.members = Members::of(roster);
+    }
+
+    /// Has the chapters take note of who the members are.
+    fn meet_members(&mut self, now: Now) {
+        if self.members.roster.number == 0 {
+            return;
+        }
+        let Self { config, members, position, identity, peers, chapters, log, .. } = self;
+        let site = members.seen_by(config.me, identity, chapters);
+        let (uptime, steady) = (identity.uptime(now), identity.steady.clone().advance(now));
+        let here = Here { now, uptime, steady, site, position: *position, peers, config, has_room: log.has_room };
+        chapters.all_mut().into_iter().for_each(|chapter| chapter.meet_members(&here));
+    }
+
+    /// Takes up a change of the members that this call has learnt of. From the next call on it is in force.
+    fn change_members(&mut self, now: Now) {
+        let known = self.members.roster.number;
+        let Some(roster) = self.chapters.roster().filter(|roster| roster.number > known).cloned() else { return };
+        let before: Vec<_> = self.peers.iter().map(|peer| peer.gone).collect();
+        self.seat(roster);
+        for at in (0..before.len()).filter(|&at| self.peers[at].gone && !before[at] && at != self.position) {
+            self.identity.meet_incarnation(at);
+            let chapters = self.chapters.all_mut().into_iter();
+            chapters.for_each(|chapter| chapter.meet(now, at, &self.peers[at], true));
+        }
+        if self.peers[self.position].gone {
+            self.identity.betray(Stale::Removed);
+        }
+        self.meet_members(now);
+        self.chores.ping_at = self.chores.ping_at.min(now.mono);
     }
 
     /// Restores a row of a session: the outcome of an operation, or the session's mark.
@@ -333,6 +399,11 @@ impl Node {
             return None;
         }
 
+        // Who is gone has a last word with nobody.
+        if peer.gone && !greeting {
+            self.metrics.ignored += 1;
+            return None;
+        }
         self.meet(now, from, message.incarnation);
 
         // In the same batch as what comes of the message: what this site says of the dead it never forgets.
@@ -411,9 +482,9 @@ impl Machine for Node {
         let Some(todo) = self.take_in(now, input, &mut early) else { return };
         let serving = self.is_serving();
         let mut scratch = std::mem::take(&mut self.scratch);
-        let Self { config, position, identity, peers, sessions, chapters, relays, rng, metrics, log, chores, .. } =
-            self;
-        let site = Membership { me: config.me, incarnation: identity.incarnation, members: &config.members };
+        let Self { config, members, position, identity, peers, sessions, chapters, relays, .. } = self;
+        let Self { rng, metrics, log, chores, .. } = self;
+        let site = members.seen_by(config.me, identity, chapters);
         let has_room = log.has_room;
         let (uptime, steady) = (identity.uptime(now), identity.steady.advance(now));
         let here = Here { now, uptime, steady, site, position: *position, peers, config, has_room };
@@ -459,7 +530,15 @@ impl Machine for Node {
         if serving {
             chapters.all_mut().into_iter().for_each(|chapter| chapter.persist(&mut turn));
         }
-        identity.persist(&mut turn, sessions, chapters.counts_uptime());
+        // A change of the members becomes durable with the row that says so of the site, so that positions mean the same after a crash.
+        let roster = chapters.roster().filter(|roster| roster.number > members.roster.number);
+        identity.persist(
+            &mut turn,
+            sessions,
+            chapters.counts_uptime(),
+            roster.unwrap_or(&members.roster),
+            roster.is_some(),
+        );
         assert!(turn.out.finished.is_empty(), "an operation ended after the outcomes of the turn were recorded");
         assert!(turn.out.take_own().is_none(), "a chapter has told itself something, and has not taken it up");
 
@@ -485,6 +564,39 @@ impl Machine for Node {
     }
 }
 
+/// Who the members are, as this site knows.
+#[derive(Debug)]
+struct Members {
+    /// The seats.
+    roster: Roster,
+    /// Whose they are or were, by position.
+    sites: Vec<SiteId>,
+    /// Those that are members no longer.
+    gone: Vec<(SiteId, Incarnation)>,
+}
+
+impl Members {
+    fn of(roster: Roster) -> Self {
+        Self { sites: roster.members().collect(), gone: roster.gone().collect(), roster }
+    }
+
+    /// The membership as a turn sees it.
+    fn seen_by(&self, me: SiteId, identity: &Identity, chapters: &Chapters) -> Membership<'_> {
+        let Self { roster, sites, gone } = self;
+        let (number, incarnation) = (roster.number, identity.incarnation);
+
+        // Between no change and the first there is nothing to be recorded. A new incarnation has forgotten what it would have to know.
+        let is_whole = incarnation <= Incarnation(1) || identity.whole == number;
+        let settled = number == 0 || (is_whole && chapters.are_settled());
+        Membership { me, incarnation, members: sites, number, gone, settled }
+    }
+}
+
+/// True if a message is of the agreement about who the members are.
+fn is_about_members(body: &Body) -> bool {
+    matches!(body, Body::Quota(message) if message.name() == Some(MEMBERS))
+}
+
 /// The rest of an input, once its sender is noted.
 enum Todo {
     Body { from: usize, epoch: u64, body: Option<Body> },
@@ -499,6 +611,7 @@ impl Node {
         Some(match input {
             Input::Message { from, message } => {
                 // A site that is no member, or this one itself, has nothing to say here.
+                let message_from = from;
                 let known = self.peers.iter().position(|peer| peer.site == from);
                 let Some(from) = known.filter(|&from| from != self.position) else {
                     self.metrics.ignored += 1;
@@ -507,9 +620,14 @@ impl Node {
 
                 // The message is noted and answered as far as it is about the site itself, also while the site does not
                 // serve. Most pings end here, without a turn.
-                let epoch = message.epoch;
+                // It may not know that it is a member no longer.
+                if self.peers[from].gone && matches!(message.body, Body::Site(SiteMessage::Ping { .. })) {
+                    early.extend(self.chapters.members_news(true).map(|news| (message_from, news)));
+                }
+                let (epoch, members) = (message.epoch, message.members);
                 let body = self.note_sender(now, from, message);
                 let body = body.and_then(|body| self.greet(now, from, body, early));
+                let body = body.and_then(|body| self.among_members(from, members, body, early));
                 if body.is_none() && early.is_empty() && !self.identity.is_dirty() {
                     return None;
                 }
@@ -521,6 +639,24 @@ impl Node {
                 Todo::Tick
             }
         })
+    }
+
+    /// Passes a message on if its sender knows the same members. Whoever knows of a later change takes part in nothing of those that do
+    /// not, and tells them; the agreement about members itself goes by what it has decided.
+    fn among_members(
+        &mut self,
+        from: usize,
+        members: u64,
+        body: Body,
+        early: &mut Vec<(SiteId, Body)>,
+    ) -> Option<Body> {
+        let known = self.members.roster.number;
+        if members == known || is_about_members(&body) {
+            return Some(body);
+        }
+        early.extend(self.chapters.members_news(members < known).map(|news| (self.peers[from].site, news)));
+        self.metrics.ignored += 1;
+        None
     }
 
     /// Hands out a turn's effects: the batch first, then what may leave when it is durable.
@@ -542,7 +678,14 @@ impl Node {
         // another site has heard of is never beyond the end of this log.
         let (incarnation, position, epoch) =
             (self.identity.incarnation, self.log.last, self.chapters.forgotten().epoch);
-        let stamp = |body| PeerMessage { incarnation, position, epoch, body };
+        // Nothing is said to who is gone, but that it is.
+        let mut sends = sends;
+        if !self.members.gone.is_empty() {
+            let is_gone = |to: SiteId| self.members.gone.iter().any(|(gone, _)| *gone == to);
+            sends.retain(|(to, body)| matches!(body, Body::Site(_)) || is_about_members(body) || !is_gone(*to));
+        }
+        let members = self.members.roster.number;
+        let stamp = |body| PeerMessage { incarnation, position, epoch, members, body };
         self.metrics.messages_sent += sends.len() as u64;
         out.extend(sends.into_iter().map(|(to, body)| Effect::Send { to, message: stamp(body) }));
 
@@ -561,5 +704,6 @@ impl Node {
         for client in std::mem::take(&mut self.relays.status) {
             out.push(Effect::Respond { client, response: Response::Status(self.status(now)) });
         }
+        self.change_members(now);
     }
 }

@@ -3,6 +3,7 @@
 pub mod quota;
 
 use crate::api::{Request, Response};
+use crate::avantan::Roster;
 use crate::id::{Incarnation, SiteId};
 use crate::object::message::Message as TxnMessage;
 use quota::{Forget, Forgotten, QuotaMessage};
@@ -18,6 +19,8 @@ pub struct PeerMessage {
     /// The number of times that the sender has forgotten names of quotas. What it says of a name that has been forgotten in
     /// between, there or here, is about another quota.
     pub epoch: u64,
+    /// The number of the last change of the members that the sender knows of.
+    pub members: u64,
     /// What it says.
     pub body: Body,
 }
@@ -82,6 +85,8 @@ pub enum SiteMessage {
         position: u64,
         /// What it has forgotten last; new storage takes that over. To any other the names are not told, only the epoch.
         forgotten: Box<Forgotten>,
+        /// The seats, if the members ever changed; new storage takes them over.
+        roster: Option<Box<Roster>>,
     },
     /// Asks for a `Pong`.
     Ping {
@@ -98,6 +103,8 @@ pub enum SiteMessage {
         /// The incarnation that the sender has noted for new storage of the asked site, and that storage's nonce; zeros for none
         /// above `known`. A site whose storage has another nonce was replaced, and stops.
         noted: (Incarnation, u64),
+        /// True if the sender has forgotten what a predecessor of it voted for, and is to be told whether that matters any more.
+        asks: bool,
     },
     /// Answers a `Ping`.
     Pong {
@@ -109,6 +116,9 @@ pub enum SiteMessage {
         there: i64,
         /// True if it does not vouch for its storage: what rests on objects there is not to be relied upon any longer.
         withholds: bool,
+        /// The number of the last change of the members, if the asked site knows of nothing that has not recorded it and the asking
+        /// site's incarnation; zero else, or if it was not asked.
+        attests: u64,
     },
 }
 

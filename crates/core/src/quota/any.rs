@@ -165,7 +165,7 @@ impl Quotas {
         }
 
         // What is under way says something only as a whole.
-        let away = if rows.len() == turn.here.peers.len() { away.max(0) } else { 0 };
+        let away = if rows.len() == turn.here.site.count() { away.max(0) } else { 0 };
         self.judge_waiting(turn, at, asked, away);
         self.seek(turn, at);
         self.lead_admin(turn, at);

@@ -12,6 +12,7 @@ use super::lookup::Lookups;
 use super::names::Names;
 use super::one::{Dirty, NEVER, Quota};
 use super::row::{self, Grant, QuotaRow};
+use super::seats::Seats;
 use super::tree::Break;
 use super::walk::Walk;
 use crate::api::{Listed, Outcome};
@@ -53,6 +54,8 @@ pub struct Quotas {
     pub(super) grants: Grants,
     /// What is told of gifts, of all quotas.
     pub(super) gifts: Gifts,
+    /// What is left to do about the last change of the members.
+    pub(super) seats: Seats,
     /// Counts for `quota show` that are under way.
     pub(super) counts: Counts,
     /// A buffer for rows, kept from turn to turn.

@@ -162,6 +162,7 @@ impl Chapter for Quotas {
             self.forgetting.deadline(),
             self.counts.deadline(),
             self.gifts.announcements.deadline(),
+            self.seats_due(),
         ];
         parts.into_iter().flatten().min()
     }
@@ -173,6 +174,7 @@ impl Chapter for Quotas {
         self.wake_due(turn);
         self.expire_lookups(turn);
         self.tend_names(turn);
+        self.tend_seats(turn);
         self.complete_overdue(turn);
         self.announce(turn);
     }
@@ -181,6 +183,10 @@ impl Chapter for Quotas {
         if replaces {
             self.gifts.announcements.add_all(now, position);
         }
+    }
+
+    fn meet_members(&mut self, here: &Here) {
+        self.meet_members(here);
     }
 
     fn waiting(&self) -> usize {

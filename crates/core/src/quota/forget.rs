@@ -125,8 +125,9 @@ impl Quotas {
 
     /// A leader asks this site to freeze names.
     fn agree(&mut self, turn: &mut Turn, from: usize, number: u64, view: &[Incarnation], names: Vec<String>) {
-        // One that knows of another incarnation than the leader may have taken what a lost one said.
-        if view != view_of(&turn.here) {
+        // One that knows of another incarnation than the leader may have taken what a lost one said. And who all are must not change
+        // before this is decided.
+        if view != view_of(&turn.here) || self.is_changing_any() {
             return;
         }
 
@@ -235,7 +236,7 @@ impl Quotas {
     fn decide_if_all_agree(&mut self, turn: &mut Turn) {
         let Some(leading) = &self.forgetting.leading else { return };
         // A member that is new since then may not have frozen anything.
-        if leading.agreed.positions().count() < turn.here.peers.len() || leading.view != view_of(&turn.here) {
+        if leading.agreed.positions().count() < turn.here.site.count() || leading.view != view_of(&turn.here) {
             return;
         }
 
@@ -304,6 +305,7 @@ impl Quotas {
         // forgotten names.
         super::row::delete(&mut turn.out.batch, number);
         self.note_present(at);
+        self.forget_seats(number);
         self.index.moved.remove(&number);
         self.index.names.remove(&name);
         self.drop_child(&name, self.list[at].counted_below);
@@ -319,7 +321,9 @@ impl Quotas {
             for admin in std::mem::take(&mut activity.admin) {
                 match (admin.change, admin.aim) {
                     (Lifecycle::Create { .. }, _) => creations.push_back(Admin { aim: None, ..admin }),
-                    (Lifecycle::Delete | Lifecycle::Keep, _) => self.finish(turn, admin.ticket, Outcome::Deleted),
+                    (Lifecycle::Delete | Lifecycle::Keep | Lifecycle::Seat { .. }, _) => {
+                        self.finish(turn, admin.ticket, Outcome::Deleted)
+                    }
                     (Lifecycle::Resize { .. } | Lifecycle::Reclaim { .. }, None) => {
                         self.finish(turn, admin.ticket, Outcome::Refused(Refusal::QuotaDeleted));
                     }
@@ -347,6 +351,10 @@ impl Quotas {
     /// A quota does not exist, yet or any more, from now on.
     pub(super) fn note_absent(&mut self, here: &Here, at: usize) {
         self.note_present(at);
+        // Who the members are is never forgotten.
+        if self.list[at].is_of_members() {
+            return;
+        }
         let since = here.now.mono;
         self.look_again(self.list[at].number, Absent { since, due: since + here.config.names_kept });
     }
@@ -418,10 +426,10 @@ impl Quotas {
 
         // One that is away would agree to nothing: what is frozen meanwhile could not be created again.
         let is_away = |(position, peer): (usize, &crate::turn::Peer)| {
-            position != turn.here.position && !peer.is_up(turn.here.now)
+            position != turn.here.position && !peer.gone && !peer.is_up(turn.here.now)
         };
         self.forgetting.propose_at = now + pause(&turn.here) + turn.out.rng.below(1 + pause(&turn.here) / 4);
-        if self.gifts.leaving.is_some() || turn.here.peers.iter().enumerate().any(is_away) {
+        if self.gifts.leaving.is_some() || self.is_changing_any() || turn.here.peers.iter().enumerate().any(is_away) {
             return;
         }
 

@@ -33,6 +33,7 @@ mod reclaim;
 mod refill;
 mod rounds;
 mod row;
+mod seats;
 mod serve;
 mod share;
 mod show;
@@ -45,6 +46,7 @@ pub use book::{QUOTAS, Quotas, RELAXED_TICK, TICK, WAKES};
 pub use names::{Forgetting, Freeze};
 pub use one::Quota;
 pub use row::{grant_key, quota_number, read_due_key, read_grant_key};
+pub use seats::MEMBERS;
 pub use tally::count;
 pub use walk::KEPT;
 

@@ -77,6 +77,7 @@ impl Quotas {
     /// Whether the round that a change waits for can be led now. One that never can is refused.
     pub(super) fn is_ready(&self, here: &Here, at: usize, admin: &Admin) -> Result<bool, Refusal> {
         match admin.change {
+            Lifecycle::Seat { site, .. } if admin.aim.is_none() => self.is_seat_ready(here, at, site),
             Lifecycle::Delete if admin.aim.is_none() && self.has_children(at) => Err(Refusal::HasChildren),
             // A value that carries it out may be accepted already.
             // Where this site itself can tell no books, a round would come to nothing.

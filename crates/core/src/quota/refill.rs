@@ -55,7 +55,21 @@ impl Quota {
 
     /// This site's part of the rate, in millionths of a token a second.
     fn rate_here(&self, here: &Here) -> u64 {
-        rate_of(self.avantan.share.table.charter.refill, here.peers.len(), here.position)
+        self.rate_at(here, here.position)
+    }
+
+    /// The part of the rate of the member at a position: one for each that was a member when the quota was created, and, at the first that
+    /// is there, the parts of those that are gone.
+    fn rate_at(&self, here: &Here, position: usize) -> u64 {
+        let table = &self.avantan.share.table;
+        let founders = here.peers.iter().filter(|peer| peer.since <= table.created_in).count();
+
+        // A part moves when a round has recorded who is gone: from there on nobody else refills by it.
+        let is_first = here.peers.iter().position(|peer| !peer.gone) == Some(position);
+        let is_gone =
+            |at: usize| here.peers[at].gone && table.recorded(here.peers[at].site) >= here.peers[at].incarnation;
+        let parts = (0..founders).filter(|&at| at == position || (is_first && is_gone(at)));
+        parts.map(|at| rate_of(table.charter.refill, founders, at)).sum()
     }
 
     /// The totals of backlog between this site and the member at `peer`, to be told to it; none if the quota does not refill.
@@ -156,7 +170,6 @@ impl Quotas {
         if !quota.refills() || quota.limit().is_none() || !turn.here.config.redistribute {
             return;
         }
-        let rate = quota.avantan.share.table.charter.refill;
         let mut surplus = quota.backlog() - wanted(quota.rate_here(&turn.here));
         let mut handed = Vec::new();
         for peer in (0..turn.here.peers.len()).filter(|&peer| turn.here.takes_gifts(peer)) {
@@ -165,7 +178,7 @@ impl Quotas {
             }
 
             // What is under way counts as there, which keeps it from being handed over again and again.
-            let wanted = wanted(rate_of(rate, turn.here.peers.len(), peer));
+            let wanted = wanted(quota.rate_at(&turn.here, peer));
             let there = activity.peers[peer].backlog.here.saturating_add(quota.backlog_under_way(&turn.here, peer));
             let missing = wanted.saturating_sub(there);
             if missing > wanted / 2 {

@@ -17,7 +17,7 @@ use super::line::ROUNDS;
 use super::one::{Admin, Dirty};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
-use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Role, Scope, Step};
+use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Report, Role, Scope, Step};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::gift::Totals;
 use crate::id::{SiteId, SiteSet};
@@ -60,7 +60,8 @@ impl Quotas {
         // A message that asks nothing of this site and tells it nothing durable must not make it remember a name.
         let creates = matches!(message, Message::Election { .. } | Message::Accept { .. } | Message::Decided { .. });
         let at = if creates { self.position_or_new(&turn.here, quota) } else { self.position(quota) };
-        let Some(at) = at.filter(|_| !self.is_frozen(quota)) else {
+        let at = at.filter(|_| !self.is_frozen(quota) && !self.refuses_seat(&turn.here, quota, &message));
+        let Some(at) = at else {
             turn.out.metrics.ignored += 1;
             return;
         };
@@ -240,6 +241,7 @@ impl Quotas {
             Lifecycle::Resize { limit } => Intent::Resize { limit },
             Lifecycle::Delete => Intent::Delete,
             Lifecycle::Reclaim { in_use, .. } => Intent::Reclaim { in_use },
+            Lifecycle::Seat { site, gone } => Intent::Seat { site, gone },
             Lifecycle::Keep => unreachable!("nobody waits for nothing"),
         };
         let now = turn.here.now.mono;
@@ -355,7 +357,8 @@ impl Quotas {
         let (site, sight) = (turn.here.site, turn.here.sight());
         let quota = &self.list[at];
         let (may_vote, table) = (quota.avantan.may_vote(site), &quota.avantan.share.table);
-        let is_wanted = table.has_unrecorded(site, sight) || (may_vote && table.is_unrecorded(site));
+        let is_unrecorded = may_vote && table.is_unrecorded(site);
+        let is_wanted = table.has_unrecorded(site, sight) || is_unrecorded || table.is_before(site);
         let activity = self.list[at].activity(&turn.here);
         activity.leader.record_again(turn.here.now.mono, turn.out.rng, is_wanted);
         if !is_wanted {
@@ -446,6 +449,7 @@ impl Quotas {
             Intent::Delete => Lifecycle::Delete,
             Intent::Resize { limit } => Lifecycle::Resize { limit },
             Intent::Reclaim { in_use } => Lifecycle::Reclaim { brought: 0, in_use },
+            Intent::Seat { site, gone } => Lifecycle::Seat { site, gone },
             Intent::Move | Intent::Gather | Intent::Record => return,
         };
         let activity = self.list[at].activity.as_ref();
@@ -492,7 +496,8 @@ impl Quotas {
         let Role::Electing { reports, intent: Intent::Move | Intent::Gather, .. } = self.list[at].avantan.role() else {
             return false;
         };
-        let promises = reports.iter().filter(|report| report.promises).count();
+        let is_promise = |report: &&Report| report.promises && here.site.is_present(report.line.site);
+        let promises = reports.iter().filter(is_promise).count();
         let held: i128 = reports.iter().map(|report| i128::from(report.line.held)).sum();
         let wanted: i128 = reports.iter().map(|report| i128::from(report.line.wanted)).sum();
         // A new incarnation can be recorded only by a round that has its report; and what is to be created, only the report
@@ -521,6 +526,7 @@ impl Quotas {
         let progress = before.phase.progress(&self.list[at].avantan, &step);
         if step.changed {
             self.touch(at, Dirty::All);
+            self.note_seats(&turn.here, at);
         }
 
         // They leave when the rows of this turn are durable: promises, votes, and what is set aside.
@@ -678,7 +684,7 @@ impl Quotas {
         }
         if named {
             // Says something only as a whole.
-            let away = if rows == turn.here.peers.len() { away.max(0) } else { 0 };
+            let away = if rows == turn.here.site.count() { away.max(0) } else { 0 };
             self.judge_waiting(turn, at, asked, away);
         }
         self.aim_at_decided(at);
@@ -689,7 +695,8 @@ impl Quotas {
         self.seek(turn, at);
         self.lead_admin(turn, at);
 
-        let is_left = self.list[at].avantan.share.table.has_unrecorded(turn.here.site, turn.here.sight());
+        let table = &self.list[at].avantan.share.table;
+        let is_left = table.has_unrecorded(turn.here.site, turn.here.sight()) || table.is_before(turn.here.site);
         let activity = self.list[at].activity(&turn.here);
         activity.leader.note_recorded(now, turn.out.rng, is_left);
         self.schedule(at);
@@ -771,6 +778,7 @@ impl Quotas {
                 Lifecycle::Resize { .. } | Lifecycle::Reclaim { .. } => {
                     is_gone.then_some(Outcome::Refused(Refusal::QuotaDeleted))
                 }
+                Lifecycle::Seat { site, gone } => self.seated(site, gone),
                 Lifecycle::Keep => None,
             });
             match outcome {
@@ -832,6 +840,7 @@ impl Quotas {
                 Some(Outcome::Unknown(UnknownReason::Forgotten))
             }
             Lifecycle::Create { limit, charter } => created(quota, limit, charter),
+            Lifecycle::Seat { site, gone } => self.seated(site, gone),
             Lifecycle::Keep => None,
         }
     }

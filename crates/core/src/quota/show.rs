@@ -10,7 +10,7 @@ use crate::clock::MILLISECOND;
 use crate::id::{SiteId, SiteSet};
 use crate::machine::ClientId;
 use crate::peer::quota::{QuotaMessage, Tally};
-use crate::turn::{Here, Turn};
+use crate::turn::{Here, Peer, Turn};
 
 impl Quotas {
     /// Counts a quota for a client.
@@ -106,11 +106,11 @@ impl Quotas {
         self.refill_named(&turn.here, &count.quota);
         count.tallies[turn.here.position] = Some(self.own_tally(turn, &count.quota));
         for (position, peer) in turn.here.peers.iter().enumerate() {
-            if position != turn.here.position {
+            if position != turn.here.position && !peer.gone {
                 turn.out.send(peer.site, QuotaMessage::Count { token, quota: count.quota.clone() });
             }
         }
-        if turn.here.peers.len() == 1 {
+        if turn.here.site.count() == 1 {
             return self.complete_round(turn, count);
         }
         self.counts.open.insert(token, count);
@@ -131,7 +131,8 @@ impl Quotas {
         }
         let count = self.counts.open.get_mut(&token).expect("looked at above");
         count.tallies[from] = Some(tally.unwrap_or(nothing(turn.here.peers[from].site)));
-        if count.tallies.iter().all(Option::is_some) {
+        let is_told = |(tally, peer): (&Option<Tally>, &Peer)| tally.is_some() || peer.gone;
+        if count.tallies.iter().zip(turn.here.peers).all(is_told) {
             let count = self.counts.open.remove(&token).expect("looked at above");
             self.complete_round(turn, count);
         }
@@ -146,15 +147,19 @@ impl Quotas {
         };
 
         // Our own share may have caught up since we asked.
-        assert_eq!(first.len(), count.tallies.len(), "two rounds of tallies are of the same members");
         let here = turn.here;
+        if first.len() != here.peers.len() || count.tallies.len() != here.peers.len() {
+            // The members have changed since it was begun.
+            turn.out.responses.push((count.client, Response::Shown(Err(Refusal::NotReady))));
+            return;
+        }
         count.tallies[here.position] = Some(self.own_tally(turn, &count.quota));
         let incarnations = here.peers.iter().enumerate().map(|(position, peer)| match position == here.position {
             true => here.site.incarnation,
             false => peer.incarnation,
         });
         let incarnations: Vec<_> = incarnations.collect();
-        let mut shown = tally::count(&count.quota, here.site.members, &first, &count.tallies, &incarnations);
+        let mut shown = tally::count(&count.quota, here.site, &first, &count.tallies, &incarnations);
         if let (Ok(shown), Some(quota)) = (&mut shown, self.find(&count.quota)) {
             // Tallies do not tell, as it never changes; between the two rounds this site has heard of the quota.
             shown.refill = quota.avantan.share.table.charter.refill;

@@ -6,14 +6,15 @@
 //! What a lost incarnation had granted is not in the totals: it shows as what the tokens do not account for.
 
 use crate::api::{Refusal, Shown, ShownSite};
-use crate::id::{SiteId, SiteSet};
+use crate::avantan::Membership;
+use crate::id::SiteSet;
 use crate::peer::quota::Tally;
 
 /// Counts from two rounds of tallies, by member; none where a member did not answer in time or does not know the quota.
 /// `incarnations` are those of the members that gave the second round.
 pub fn count(
     name: &str,
-    members: &[SiteId],
+    site: Membership,
     first: &[Option<Tally>],
     second: &[Option<Tally>],
     incarnations: &[crate::id::Incarnation],
@@ -35,7 +36,8 @@ pub fn count(
     let (first, second) = (&of_generation(first)[..], &of_generation(second)[..]);
 
     let mut missing = SiteSet::default();
-    for (position, _) in members.iter().enumerate() {
+    // Who is gone has nothing: what it had is in use.
+    for (position, _) in site.members.iter().enumerate().filter(|(_, member)| site.is_present(**member)) {
         if first[position].is_none() || second[position].is_none() {
             missing.insert(position);
         }
@@ -111,14 +113,15 @@ fn have_rounds_ended(tallies: &[Option<Tally>], applied: u64) -> bool {
         let tally = tallies[one].as_ref();
         tally.and_then(|tally| tally.rounds.get(other).copied()).unwrap_or(0)
     };
-    let members = 0..tallies.len();
+    let members = (0..tallies.len()).filter(|member| tallies[*member].is_some());
     let is_alike = |one, other| one == other || with(one, other) == with(other, one);
     at_rest && members.clone().all(|one| members.clone().all(|other| is_alike(one, other)))
 }
 
 /// True if all that members have given to present incarnations was received there, by tallies of all members.
 fn have_gifts_arrived(tallies: &[Option<Tally>], incarnations: &[crate::id::Incarnation]) -> bool {
-    tallies.iter().flatten().enumerate().all(|(donor, tally)| {
+    let mut told = tallies.iter().enumerate().filter_map(|(donor, tally)| Some((donor, tally.as_ref()?)));
+    told.all(|(donor, tally)| {
         tally.given.iter().enumerate().all(|(receiver, &(to, given))| {
             // The readings are of different moments: one may show a gift that the other does not know of, either way.
             let arrived = tallies[receiver].as_ref().and_then(|other| other.received.get(donor).copied());

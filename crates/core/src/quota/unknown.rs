@@ -33,7 +33,7 @@ impl Quotas {
         {
             return refuse(Refusal::InvalidAmount);
         }
-        if turn.here.peers.len() == 1 {
+        if turn.here.site.count() == 1 {
             return refuse(refusal_of(operation, name));
         }
 
@@ -209,7 +209,7 @@ impl Quotas {
             let mut missing = SiteSet::default();
             let answered = lookup.not_known;
             (0..turn.here.peers.len())
-                .filter(|&peer| peer != turn.here.position && !answered.contains(peer))
+                .filter(|&peer| peer != turn.here.position && !turn.here.peers[peer].gone && !answered.contains(peer))
                 .for_each(|peer| missing.insert(peer));
 
             let over: Vec<u64> = lookup.by_deadline.range(..=(now, u64::MAX)).map(|(_, arrival)| *arrival).collect();
@@ -242,5 +242,5 @@ fn is_settled(here: &Here, not_known: SiteSet) -> bool {
     let answered = not_known.positions().count();
     let never_lost = not_known.positions().filter(|&peer| here.peers[peer].incarnation == Incarnation(1)).count();
     let own = usize::from(here.site.incarnation == Incarnation(1));
-    never_lost + own >= here.site.majority() || answered + 1 == here.peers.len()
+    never_lost + own >= here.site.majority() || answered + 1 == here.site.count()
 }

@@ -81,7 +81,7 @@ mod waits;
 use crate::api::{LeafHere, Outcome};
 pub use crate::bounds::READ_ITEMS;
 use crate::clock::Now;
-use crate::id::{Incarnation, OperationId, SiteId};
+use crate::id::{Incarnation, OperationId, SiteId, SiteSet};
 use crate::machine::View;
 use crate::object::message::{Known, Message};
 use crate::object::trace::{End, Trace};
@@ -383,7 +383,15 @@ impl Txns {
 
             // What this site tells itself is in the same batch as the reason for it, so that it counts before it is
             // durable.
-            let Some(message) = turn.out.take_own() else { return };
+            let Some(message) = turn.out.take_own() else {
+                // Nobody is left to answer for a member that is gone. What would be asked of it is answered here.
+                let answers = stand_in(turn);
+                if answers.is_empty() {
+                    return;
+                }
+                answers.into_iter().for_each(|(from, message)| self.hear(turn, table, from, message));
+                continue;
+            };
             let Body::Txn(message) = message else { unreachable!("each chapter takes up what it says to itself") };
             self.hear(turn, table, turn.here.site.me, *message);
         }
@@ -479,4 +487,29 @@ impl Txns {
             Message::AbsentCalls { start, stamp, names } => calls.gone(turn, from, (start, stamp), names),
         }
     }
+}
+
+/// What members that are gone would answer to what is said to them in this call, if they had come back with new storage: that all they
+/// knew is lost, and that they have noted what was decided. It is taken out of what is sent.
+fn stand_in(turn: &mut Turn) -> Vec<(SiteId, Message)> {
+    let site = turn.here.site;
+    if site.gone.is_empty() {
+        return Vec::new();
+    }
+    let is_gone = |(to, _): &mut (SiteId, Body)| !site.is_present(*to);
+    let said = turn.out.sends.extract_if(.., is_gone).filter_map(|(to, body)| match body {
+        Body::Txn(message) => Some((to, *message)),
+        _ => None,
+    });
+    let answer = |(of, message)| match message {
+        Message::Inquire { id, .. } => {
+            Some((of, Message::Inquired { id, known: Known::Lost, prepared: SiteSet::default() }))
+        }
+        Message::Prepare(prepare) => {
+            Some((of, Message::Inquired { id: prepare.id, known: Known::Lost, prepared: SiteSet::default() }))
+        }
+        Message::Decide { id, .. } => Some((of, Message::Decided { id })),
+        _ => None,
+    };
+    said.filter_map(answer).collect()
 }

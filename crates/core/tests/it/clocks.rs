@@ -170,7 +170,7 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
             is_untimed: false,
         };
         let body = Body::Txn(Box::new(Message::Prepare(Box::new(prepare))));
-        let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, body };
+        let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, members: 0, body };
         cluster.feed(1, Input::Message { from: Cluster::site(0), message })
     };
     prepare(&mut cluster);

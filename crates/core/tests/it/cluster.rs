@@ -29,6 +29,8 @@ pub(crate) struct Host {
     sequence: u64,
     /// Whether a person says, at each start, that the storage of every earlier incarnation is lost.
     pub(crate) new_storage: bool,
+    /// How many sites its configuration names, from the first on.
+    named: usize,
 }
 
 pub(crate) struct Cluster {
@@ -92,6 +94,7 @@ impl Cluster {
             session: None,
             sequence: 0,
             new_storage: true,
+            named: sites,
         };
         let mut cluster = Self {
             hosts: (0..sites).map(host).collect(),
@@ -115,9 +118,28 @@ impl Cluster {
         SiteId::new(at as u16, 0)
     }
 
+    /// Starts a site that is to join; the configurations of the others do not name it.
+    pub(crate) fn add_host(&mut self) -> usize {
+        let at = self.hosts.len();
+        let Host { wall, .. } = self.hosts[0];
+        self.hosts.push(Host {
+            node: None,
+            rows: BTreeMap::new(),
+            batches: 0,
+            wall,
+            stood: 0,
+            session: None,
+            sequence: 0,
+            new_storage: false,
+            named: at + 1,
+        });
+        self.start(at);
+        at
+    }
+
     /// Starts a site on its rows.
     pub(crate) fn start(&mut self, at: usize) {
-        let members: Vec<SiteId> = (0..self.hosts.len()).map(Self::site).collect();
+        let members: Vec<SiteId> = (0..self.hosts[at].named).map(Self::site).collect();
         self.seed += 1;
         let now = self.time(at);
         let host = &mut self.hosts[at];

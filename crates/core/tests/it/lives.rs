@@ -195,7 +195,8 @@ fn question_that_comes_late_does_not_make_the_storage_that_asked_it_old() {
     };
     let body = Body::Site(SiteMessage::Hello { nonce: nonce_of(&cluster), start: 1, is_new: true, permitted: false });
     for at in 0..2 {
-        let message = PeerMessage { incarnation: Default::default(), position: 0, epoch: 0, body: body.clone() };
+        let message =
+            PeerMessage { incarnation: Default::default(), position: 0, epoch: 0, members: 0, body: body.clone() };
         cluster.feed(at, Input::Message { from: Cluster::site(2), message });
     }
     cluster.kill(2);
@@ -455,8 +456,9 @@ fn answer_that_was_overtaken_does_not_hide_that_the_clock_is_off() {
         .map(|peer: usize| {
             let (sent, there) = (cluster.time(0), cluster.time(peer).wall);
             let node = cluster.hosts[peer].node.as_ref().expect("it runs");
-            let body = Body::Site(SiteMessage::Pong { mono: sent.mono, wall: sent.wall, there, withholds: false });
-            let message = PeerMessage { incarnation: node.incarnation(), position: 0, epoch: 0, body };
+            let body =
+                Body::Site(SiteMessage::Pong { mono: sent.mono, wall: sent.wall, there, withholds: false, attests: 0 });
+            let message = PeerMessage { incarnation: node.incarnation(), position: 0, epoch: 0, members: 0, body };
             Input::Message { from: Cluster::site(peer), message }
         })
         .collect();

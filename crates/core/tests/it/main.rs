@@ -7,6 +7,7 @@ mod contention;
 mod limits;
 mod line;
 mod lives;
+mod members;
 mod names;
 mod quotas;
 mod reallocation;

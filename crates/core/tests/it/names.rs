@@ -486,6 +486,7 @@ fn name_that_is_frozen_hears_nothing() {
             incarnation: slackline_core::id::Incarnation(1),
             position: 0,
             epoch,
+            members: 0,
             body: body.clone(),
         };
         cluster.feed(1, Input::Message { from: Cluster::site(2), message });

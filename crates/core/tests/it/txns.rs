@@ -870,7 +870,7 @@ fn what_is_not_sound_is_refused_without_a_look_at_storage() {
         let messages = [Message::Fetch(Box::new(fetch)), Message::Prepare(Box::new(prepare))];
         for message in messages {
             let body = Body::Txn(Box::new(message));
-            let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, body };
+            let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, members: 0, body };
             let input = Input::Message { from: Cluster::site(1), message };
             let set = needed(&cluster, 0, &input);
             assert!(set.is_empty(), "{set:?}");

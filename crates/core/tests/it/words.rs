@@ -219,6 +219,7 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
         Outcome::LimitSet { limit, excess: 0 } => format!("limit set to {limit}"),
         Outcome::LimitSet { limit, excess } => format!("limit set to {limit}, {excess} in excess"),
         Outcome::Reclaimed { brought, in_use } => format!("reclaimed {brought}, {in_use} in use"),
+        Outcome::Seated { number } => format!("members of change {number}"),
         Outcome::Deleted => "deleted".to_owned(),
         Outcome::Committed { phases: 1 } => "committed in 1 phase".to_owned(),
         Outcome::Committed { phases } => format!("committed in {phases} phases"),
@@ -250,6 +251,7 @@ fn operation(operation: &Operation) -> String {
             format!("reclaim {quota} of {}, {in_use} in use", lost.join(", "))
         }
         Operation::Delete { quota } => format!("delete {quota}"),
+        Operation::Seat { site: of, change } => format!("site {} {change:?}", site(*of)),
         Operation::AcceptLoss => "accept the loss".to_owned(),
         Operation::Commit(transaction) => {
             let homes = transaction.homes.iter();
@@ -513,6 +515,8 @@ fn agreed(value: &avantan::Value) -> String {
         Lifecycle::Keep => rows,
         Lifecycle::Create { limit, .. } => format!("create with {limit}, {rows}"),
         Lifecycle::Delete => format!("delete, {rows}"),
+        Lifecycle::Seat { site: of, gone: None } => format!("{} joins, {rows}", site(of)),
+        Lifecycle::Seat { site: of, gone: Some(_) } => format!("{} is gone, {rows}", site(of)),
         Lifecycle::Resize { limit } => format!("limit {limit}, {rows}"),
         Lifecycle::Reclaim { brought, in_use } => format!("reclaim {brought}, {in_use} in use, {rows}"),
     }

@@ -364,7 +364,7 @@ impl Setup {
             now,
             uptime: site.mono,
             steady: 0,
-            site: Membership { me: site_id(at), incarnation: site.incarnation, members: &members },
+            site: Membership::first(site_id(at), site.incarnation, &members),
             position: at,
             peers: &peers,
             config: &config,

@@ -188,7 +188,7 @@ impl<A: Amount> Subset<'_, A> {
 
     fn build_if_all_answered(&mut self) {
         let Role::Electing { reports, busy, .. } = &self.avantan.subset else { return };
-        if reports.len() + busy.len() == self.site.members.len() && !self.build() {
+        if reports.len() + busy.len() == self.site.count() && !self.build() {
             self.withdraw();
         }
     }

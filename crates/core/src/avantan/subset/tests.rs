@@ -34,7 +34,7 @@ impl World {
     fn step<T>(&mut self, at: usize, act: impl FnOnce(&mut Subset) -> T) -> (T, Step) {
         let Site { avantan, incarnation, known } = &mut self.sites[at];
         let mut step = Step::default();
-        let site = Membership { me: self.members[at], incarnation: *incarnation, members: &self.members };
+        let site = Membership::first(self.members[at], *incarnation, &self.members);
         let done = act(&mut Subset { avantan, site, known, step: &mut step });
         let incarnation = *incarnation;
         for (to, message) in step.sends.drain(..) {
@@ -266,7 +266,7 @@ fn share_is_in_one_round_of_either_kind_at_a_time() {
     let mut world = World::new(&[3, 3, 3]);
     world.start(0, 1);
     let members = world.members.clone();
-    let site = Membership { me: members[0], incarnation: Incarnation(1), members: &members };
+    let site = Membership::first(members[0], Incarnation(1), &members);
     let mut step = crate::avantan::Step::default();
     let election = crate::avantan::Message::Election {
         instance: 2,

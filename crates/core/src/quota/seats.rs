@@ -1,0 +1,281 @@
+//! Who the members are: the one entity by which they agree on that, and what a change of it asks of every other.
+//!
+//! The entity has a name that no quota can have ([`MEMBERS`]) and never has tokens. Each instance of it that decides a
+//! [`Lifecycle::Seat`] gives a site a seat, or takes one away; the seats stand in its table. So a change needs a majority of the members
+//! that the last one left, a new incarnation votes for it only where its predecessor's votes cannot matter, and a site that was away
+//! catches up, all as with a quota.
+//!
+//! ```text
+//!   asked for at any site          every member                     every quota
+//!     │─ Seat(sa joins) ──────────────▶│  a majority accepts            │
+//!     │   decided: change 7            │                                │
+//!     │─ Decided(7) ──────────────────▶│  seats of change 7             │
+//!     │                                │─ a round that records 7 ──────▶│  decided by a majority of now
+//!     │   the next change waits until all have recorded 7               │
+//! ```
+//!
+//! [`crate::avantan::Membership`] says why votes of before and after a change do not contradict each other. What follows for a site:
+//!
+//! - Once it knows a change, it sees to it that each quota records it: the first member that is up leads the rounds, and the others
+//!   look whether it did.
+//! - It votes for the next change when everything that it knows has recorded the last one. A new incarnation has forgotten what its
+//!   predecessor knew of; it votes when a majority of the others, counted without it, have said that everything that they know has
+//!   recorded both the change and this incarnation. Whatever the predecessor had voted for, one of these knows of.
+//! - While names are being forgotten it votes for no change, and while a change is under way it freezes no name: all members must agree
+//!   that a name goes, and who they are must not change meanwhile.
+
+use std::collections::BTreeSet;
+
+use super::book::Quotas;
+use super::one::{Admin, Quota};
+use crate::api::{NoSeat, Outcome, Refusal, SeatChange};
+use crate::avantan::{Lifecycle, Message, Roster, SEATS};
+use crate::clock::{MILLISECOND, SECOND};
+use crate::id::{Incarnation, SiteId, SiteSet};
+use crate::turn::{Here, Ticket, Turn};
+
+/// The name of the entity by which members agree on who they are. It has a character that no quota's name may have.
+pub const MEMBERS: &str = "\u{1}members";
+
+/// The most quotas that are looked at in one turn, whether they have recorded the last change.
+const LOOKED_AT: usize = 64;
+/// The time between two turns that do, while more are left.
+const SHORT_PAUSE: u64 = 5 * MILLISECOND;
+/// The time for which a site leaves the rounds that record a change to each member before it.
+const PRECEDENCE: u64 = 2 * SECOND;
+
+/// What is left to do about the last change of the members.
+#[derive(Debug, Default)]
+pub(super) struct Seats {
+    /// The numbers of quotas, deleted ones included, that have not recorded it.
+    behind: BTreeSet<u64>,
+    /// The quota that was looked at last.
+    last: u64,
+    /// When to look at the next ones; none while all have recorded it.
+    look_at: Option<u64>,
+    /// The members that have said that all that they know has recorded it, and this site's incarnation.
+    attested: SiteSet,
+}
+
+impl Quota {
+    /// True if this is the entity by which members agree on who they are.
+    pub(super) fn is_of_members(&self) -> bool {
+        &*self.name == MEMBERS
+    }
+
+    /// True if something of it was decided, or may be, and none of that since the last change of the members. What was only promised
+    /// binds nothing.
+    fn is_behind(&self, here: &Here) -> bool {
+        let share = &self.avantan.share;
+        let is_something = share.applied > 0 || share.round.as_ref().is_some_and(|round| round.accepted.is_some());
+        is_something && share.table.is_before(here.site)
+    }
+}
+
+impl Quotas {
+    /// The seats, if the members ever changed.
+    pub fn roster(&self) -> Option<&Roster> {
+        self.find(MEMBERS)?.avantan.share.table.roster.as_deref()
+    }
+
+    /// True if everything that this site knows has recorded the last change, and it may speak for what a predecessor of it knew.
+    pub fn is_settled(&self) -> bool {
+        self.seats.behind.is_empty()
+    }
+
+    /// The number of quotas here that have not recorded the last change.
+    pub fn behind(&self) -> u64 {
+        self.seats.behind.len() as u64
+    }
+
+    /// The members that have attested to this incarnation; see [`Quotas::attests`].
+    pub fn attested(&self) -> SiteSet {
+        self.seats.attested
+    }
+
+    /// Notes that the member at a position has attested to this incarnation.
+    pub fn note_attested(&mut self, position: usize) {
+        self.seats.attested.insert(position);
+    }
+
+    /// True if everything that this site knows has recorded the last change, and this incarnation of another site.
+    pub fn attests(&self, site: SiteId, incarnation: Incarnation) -> bool {
+        let knows = |quota: &Quota| quota.limit().is_none() || quota.avantan.share.table.recorded(site) >= incarnation;
+        self.is_settled() && self.iter().all(knows)
+    }
+
+    /// True if a change that concerns this site may be decided: nothing is noted for new storage of it meanwhile.
+    pub fn is_changing(&self, site: SiteId) -> bool {
+        let Some(quota) = self.find(MEMBERS) else { return false };
+        let concerns = |change: &Lifecycle| matches!(change, Lifecycle::Seat { site: changed, .. } if *changed == site);
+        let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
+        let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
+        accepted.is_some_and(|(_, value)| concerns(&value.lifecycle)) || admin.any(|admin| concerns(&admin.change))
+    }
+
+    /// True if a change is under way here.
+    pub(super) fn is_changing_any(&self) -> bool {
+        let quota = self.find(MEMBERS);
+        quota.is_some_and(|quota| {
+            let round = quota.avantan.share.round.as_ref();
+            let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
+            round.is_some_and(|round| round.accepted.is_some()) || admin.next().is_some()
+        })
+    }
+
+    /// Gives a site a seat, or takes it away.
+    pub(super) fn change_members(
+        &mut self,
+        turn: &mut Turn,
+        ticket: Ticket,
+        site: SiteId,
+        change: SeatChange,
+        deadline: u64,
+    ) -> Option<Outcome> {
+        let here = turn.here;
+        let gone = match self.seat_of(&here, site, change) {
+            Ok(Some(gone)) => gone,
+            Ok(None) => return Some(Outcome::Seated { number: here.site.number }),
+            Err(refusal) => return Some(Outcome::Refused(refusal)),
+        };
+        if let Err(refusal) = self.may_change(&here, site) {
+            return Some(Outcome::Refused(refusal));
+        }
+        let Some(at) = self.position_or_new(&here, MEMBERS) else {
+            return Some(Outcome::Refused(Refusal::Overloaded));
+        };
+        self.administer(turn, at, Admin::new(ticket, Lifecycle::Seat { site, gone }, deadline));
+        None
+    }
+
+    /// What the seat of a site is to be: none if it is so already.
+    fn seat_of(&self, here: &Here, site: SiteId, change: SeatChange) -> Result<Option<Option<Incarnation>>, Refusal> {
+        let refuse = |why| Err(Refusal::NoSeat { why, count: 0 });
+        let known = here.peers.iter().position(|peer| peer.site == site);
+        let peer = known.map(|position| &here.peers[position]);
+        let was_member = peer.is_some_and(|peer| peer.gone);
+        match change {
+            SeatChange::Joins if was_member => refuse(NoSeat::WasMember),
+            SeatChange::Joins if peer.is_some() => Ok(None),
+            SeatChange::Joins if here.peers.len() >= SEATS => refuse(NoSeat::Full),
+            SeatChange::Joins if here.site.members.last().is_some_and(|last| site < *last) => refuse(NoSeat::NotNext),
+            SeatChange::Joins => Ok(Some(None)),
+            SeatChange::Lost if was_member => Ok(None),
+            SeatChange::Lost => {
+                let Some(peer) = peer else { return refuse(NoSeat::NoMember) };
+                if site == here.site.me || peer.is_up(here.now) {
+                    return refuse(NoSeat::Lives);
+                }
+
+                // Later than any that it had, or that somebody noted for new storage of it.
+                let last = peer.incarnation.max(peer.noted.0).max(Incarnation(1));
+                Ok(Some(Some(Incarnation(last.0 + 1))))
+            }
+        }
+    }
+
+    /// Whether this site would vote for a change of a site's seat now.
+    fn may_change(&self, here: &Here, site: SiteId) -> Result<(), Refusal> {
+        let unrecorded = |count| Refusal::NoSeat { why: NoSeat::Unrecorded, count };
+        if !here.site.settled {
+            return Err(unrecorded(self.behind().max(1)));
+        }
+
+        // Who froze a name may have decided to forget it, unless it is the one that leaves: what that decided and told nobody is over.
+        if self.forgetting.kept.frozen.iter().any(|freeze| freeze.leader != site) {
+            return Err(Refusal::NoSeat { why: NoSeat::Forgetting, count: 0 });
+        }
+        Ok(())
+    }
+
+    /// True if a message of this entity asks for a vote that this site does not give.
+    pub(super) fn refuses_seat(&self, here: &Here, quota: &str, message: &Message) -> bool {
+        let Message::Accept { value, .. } = message else { return false };
+        let Lifecycle::Seat { site, gone } = value.lifecycle else { return false };
+        let peer = here.peers.iter().find(|peer| peer.site == site);
+        let is_later = |gone: Incarnation| peer.is_some_and(|peer| gone <= peer.incarnation.max(peer.noted.0));
+        quota != MEMBERS || self.may_change(here, site).is_err() || gone.is_some_and(is_later)
+    }
+
+    /// Whether a change that waits may be led: a refusal if it never can, false if not yet.
+    pub(super) fn is_seat_ready(&self, here: &Here, at: usize, site: SiteId) -> Result<bool, Refusal> {
+        // The seats that the last instance left are this site's from the next call on.
+        let roster = self.list[at].avantan.share.table.roster.as_ref();
+        if roster.is_some_and(|roster| roster.number != here.site.number) {
+            return Ok(false);
+        }
+        self.may_change(here, site).map(|()| true)
+    }
+
+    /// What became of a change of a site's seat, if it took effect.
+    pub(super) fn seated(&self, site: SiteId, gone: Option<Incarnation>) -> Option<Outcome> {
+        let roster = self.roster()?;
+        let seat = roster.seats.iter().find(|seat| seat.site == site)?;
+        (seat.gone.is_some() == gone.is_some()).then_some(Outcome::Seated { number: roster.number })
+    }
+
+    /// The members have changed: everything is to record it.
+    pub(super) fn meet_members(&mut self, here: &Here) {
+        let is_behind = |quota: &&Quota| quota.is_behind(here);
+        let behind = self.iter().filter(is_behind).map(Quota::number).collect();
+        let before = here.peers[..here.position].iter().filter(|peer| peer.is_up(here.now)).count() as u64;
+        self.seats = Seats { behind, look_at: Some(here.now.mono + before * PRECEDENCE), ..Seats::default() };
+
+        // A vote on what is to be forgotten was of the members of before.
+        for quota in &mut self.list {
+            if let Some(activity) = &mut quota.activity {
+                activity.peers.resize(here.peers.len(), Default::default());
+            }
+        }
+    }
+
+    /// Notes whether a quota has recorded the last change, after a step of it.
+    pub(super) fn note_seats(&mut self, here: &Here, at: usize) {
+        if here.site.number == 0 {
+            return;
+        }
+        let quota = &self.list[at];
+        match quota.is_behind(here) {
+            true => {
+                let is_news = self.seats.behind.insert(quota.number);
+                if is_news && self.seats.look_at.is_none() {
+                    self.seats.look_at = Some(here.now.mono + PRECEDENCE);
+                }
+            }
+            false => drop(self.seats.behind.remove(&quota.number)),
+        }
+    }
+
+    /// A quota is forgotten at all sites.
+    pub(super) fn forget_seats(&mut self, number: u64) {
+        self.seats.behind.remove(&number);
+    }
+
+    /// When quotas are next to be looked at that have not recorded the last change.
+    pub(super) fn seats_due(&self) -> Option<u64> {
+        self.seats.look_at
+    }
+
+    /// Has some of the quotas that have not recorded the last change do so.
+    pub(super) fn tend_seats(&mut self, turn: &mut Turn) {
+        let now = turn.here.now.mono;
+        if self.seats.look_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let Seats { behind, last, .. } = &self.seats;
+        let next: Vec<u64> = behind.range(last + 1..).take(LOOKED_AT).copied().collect();
+        let next = if next.is_empty() { behind.iter().take(LOOKED_AT).copied().collect() } else { next };
+        for number in &next {
+            if let Some(at) = self.position_of(*number) {
+                self.record_soon(turn, at);
+            }
+        }
+
+        // At the end of a pass those that have it under way are given their time.
+        let Seats { behind, .. } = &self.seats;
+        let is_end = next.last().is_none_or(|last| behind.last() == Some(last));
+        self.seats.last = if is_end { 0 } else { next.last().copied().unwrap_or(0) };
+        let pause = if is_end { PRECEDENCE } else { SHORT_PAUSE };
+        self.seats.look_at = (!self.seats.behind.is_empty()).then_some(now + pause);
+    }
+}

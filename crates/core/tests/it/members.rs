@@ -1,0 +1,201 @@
+//! Scenarios of members that change, named subject_condition_outcome.
+
+use slackline_core::api::{NoSeat, Operation, Outcome, Readiness, Refusal, SeatChange, Shown};
+use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::id::Incarnation;
+use slackline_core::node::Stale;
+
+use crate::cluster::Cluster;
+use crate::quotas::granted;
+
+fn seat(at: usize, change: SeatChange) -> Operation {
+    Operation::Seat { site: Cluster::site(at), change }
+}
+
+fn acquire(amount: i64) -> Operation {
+    let hold = slackline_core::api::Hold::Counted;
+    Operation::Acquire { quota: "gpus".into(), amount, hold, waits: false }
+}
+
+fn refused(why: NoSeat, count: u64) -> Outcome {
+    Outcome::Refused(Refusal::NoSeat { why, count })
+}
+
+/// A cluster with a quota of 90 tokens.
+fn cluster(sites: usize) -> Cluster {
+    let mut cluster = Cluster::new(sites);
+    assert_eq!(cluster.done(0, Operation::create("gpus", 90)), Outcome::Created { limit: 90 });
+    cluster.run(SECOND);
+    cluster
+}
+
+/// What is in use of it, by the count of a site, once nothing moves.
+fn in_use(cluster: &mut Cluster, at: usize) -> i64 {
+    cluster.run(4 * SECOND);
+    let Shown { in_use_min, in_use_max, missing, .. } = cluster.show(at, "gpus");
+    assert!(missing.is_empty(), "all members answer");
+    assert_eq!(in_use_min, in_use_max, "the quota is at rest");
+    in_use_max
+}
+
+/// The number of quotas that have not recorded the last change, as far as a site knows.
+fn behind(cluster: &Cluster, at: usize) -> u64 {
+    cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas.behind()
+}
+
+fn number(cluster: &Cluster, at: usize) -> u64 {
+    let node = cluster.hosts[at].node.as_ref().expect("runs");
+    node.chapters().quotas.roster().map_or(0, |roster| roster.number)
+}
+
+fn readiness(cluster: &Cluster, at: usize) -> Readiness {
+    cluster.hosts[at].node.as_ref().expect("runs").readiness()
+}
+
+#[test]
+fn site_that_joins_serves_from_tokens_that_others_give() {
+    let mut cluster = cluster(3);
+    let new = cluster.add_host();
+    cluster.run(SECOND);
+    assert_eq!(readiness(&cluster, new), Readiness::Joining, "nobody knows it");
+
+    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    cluster.run(2 * SECOND);
+    assert_eq!(readiness(&cluster, new), Readiness::Ready);
+    assert!(granted(&cluster.done(new, acquire(7))));
+    assert!(granted(&cluster.done(1, acquire(5))));
+    assert_eq!(in_use(&mut cluster, new), 12);
+    assert_eq!(in_use(&mut cluster, 0), 12);
+    for at in 0..4 {
+        assert_eq!((number(&cluster, at), behind(&cluster, at)), (1, 0), "site {at}");
+    }
+
+    // It is asked for again: that is done already.
+    assert_eq!(cluster.done(2, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+
+    // All of them start again, and know each other.
+    for at in 0..4 {
+        cluster.kill(at);
+    }
+    (0..4).for_each(|at| cluster.start(at));
+    cluster.run(2 * SECOND);
+    assert!(granted(&cluster.done(new, acquire(1))));
+    assert_eq!(in_use(&mut cluster, 2), 13);
+}
+
+#[test]
+fn next_change_is_refused_until_every_quota_has_recorded_the_last() {
+    let mut cluster = cluster(3);
+    for name in ["a", "b", "c"] {
+        assert_eq!(cluster.done(1, Operation::create(name, 9)), Outcome::Created { limit: 9 });
+    }
+    let new = cluster.add_host();
+    cluster.run(SECOND);
+    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+
+    let next = cluster.add_host();
+    assert_eq!(
+        cluster.done(0, seat(next, SeatChange::Joins)),
+        refused(NoSeat::Unrecorded, 5),
+        "four, and who the members are"
+    );
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(0, seat(next, SeatChange::Joins)), Outcome::Seated { number: 2 });
+    cluster.run(10 * SECOND);
+    assert!(granted(&cluster.done(next, acquire(7))));
+    assert_eq!(in_use(&mut cluster, new), 7);
+}
+
+#[test]
+fn site_that_is_lost_counts_as_in_use_until_it_is_reclaimed() {
+    let mut cluster = cluster(4);
+    assert!(granted(&cluster.done(3, acquire(4))));
+    assert_eq!(cluster.done(0, seat(3, SeatChange::Lost)), refused(NoSeat::Lives, 0), "it was heard from lately");
+    let had = cluster.tokens(3, "gpus") + 4;
+    cluster.kill(3);
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(0, seat(3, SeatChange::Lost)), Outcome::Seated { number: 1 });
+    assert_eq!(in_use(&mut cluster, 1), had, "nobody can tell its tokens from its grants");
+
+    let lost = vec![(Cluster::site(3), Incarnation(1))];
+    let reclaim = |lost, in_use| Operation::Reclaim { quota: "gpus".into(), lost, in_use };
+    assert_eq!(cluster.done(2, reclaim(lost, 4)), Outcome::Reclaimed { brought: had - 4, in_use: 4 });
+    assert_eq!(in_use(&mut cluster, 0), 4);
+    assert_eq!((0..3).map(|at| cluster.tokens(at, "gpus")).sum::<i64>(), 86);
+
+    // Two of the three that are left are a majority.
+    cluster.kill(2);
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.done(0, Operation::create("more", 10)), Outcome::Created { limit: 10 });
+}
+
+#[test]
+fn site_that_was_declared_lost_and_returns_does_nothing() {
+    let mut cluster = cluster(4);
+    cluster.kill(3);
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(0, seat(3, SeatChange::Lost)), Outcome::Seated { number: 1 });
+    cluster.run(SECOND);
+    cluster.start(3);
+    cluster.run(2 * SECOND);
+    let node = cluster.hosts[3].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.stale().is_some()), (Readiness::Stale, true));
+    assert_eq!(cluster.done(1, seat(3, SeatChange::Joins)), refused(NoSeat::WasMember, 0));
+}
+
+#[test]
+fn site_that_was_declared_lost_and_still_runs_is_told() {
+    let mut cluster = cluster(4);
+    // It is cut off, and goes on: what it has is its own, until it hears of what was decided.
+    cluster.cut = (0..3).flat_map(|at| [(at, 3), (3, at)]).collect();
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(0, seat(3, SeatChange::Lost)), Outcome::Seated { number: 1 });
+    assert!(granted(&cluster.done(3, acquire(1))));
+    cluster.cut.clear();
+    cluster.run(3 * SECOND);
+    let node = cluster.hosts[3].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.stale()), (Readiness::Stale, Some(Stale::Removed)));
+}
+
+#[test]
+fn site_that_was_away_while_members_changed_catches_up() {
+    let mut cluster = cluster(3);
+    cluster.kill(2);
+    let new = cluster.add_host();
+    cluster.run(5 * SECOND);
+    // Two of three decide it; then three of four are needed, and there are three.
+    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    cluster.run(5 * SECOND);
+    // New storage is let in by a majority of the members, itself not among them.
+    assert_eq!(readiness(&cluster, new), Readiness::Joining);
+    cluster.start(2);
+    cluster.run(10 * SECOND);
+    assert_eq!(readiness(&cluster, new), Readiness::Ready);
+    assert_eq!((number(&cluster, 2), behind(&cluster, 2)), (1, 0));
+    assert!(granted(&cluster.done(2, acquire(3))));
+    assert_eq!(in_use(&mut cluster, new), 3);
+}
+
+#[test]
+fn two_changes_at_once_are_decided_one_after_the_other() {
+    for seed in 0..8 {
+        let mut cluster = cluster(5);
+        cluster.kill(3);
+        cluster.kill(4);
+        cluster.run(10 * SECOND + seed * 7 * MILLISECOND);
+        let (first, second) =
+            (cluster.submit(0, seat(3, SeatChange::Lost)), cluster.submit(1, seat(4, SeatChange::Lost)));
+        cluster.run(3 * SECOND);
+        let (first, second) = (cluster.outcome(0, first), cluster.outcome(1, second));
+        let is_done = |outcome: &Option<Outcome>| matches!(outcome, Some(Outcome::Seated { .. }));
+        assert!(is_done(&first) || is_done(&second), "{first:?} {second:?}");
+        cluster.run(20 * SECOND);
+        for (gone, at) in [(3, 0), (4, 1)] {
+            assert!(is_done(&Some(cluster.done(at, seat(gone, SeatChange::Lost)))));
+            cluster.run(10 * SECOND);
+        }
+        let seats = |at: usize| cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas.roster().cloned();
+        assert_eq!((seats(0), seats(1)), (seats(1), seats(2)));
+        assert_eq!(number(&cluster, 2), 2);
+    }
+}
