@@ -428,6 +428,10 @@ impl<A: Spent> Model for Setup<A> {
             if at < self.leaders && share.applied < self.last() && promised < self.ballots {
                 match share.table.limit.is_some() {
                     true => actions.extend(self.intents.iter().map(|intent| Action::Start(at, *intent))),
+                    // One by which members agree on who they are never exists.
+                    false if self.intents.iter().any(|intent| matches!(intent, Intent::Seat { .. })) => {
+                        actions.extend(self.intents.iter().map(|intent| Action::Start(at, *intent)));
+                    }
                     false => actions
                         .push(Action::Start(at, Intent::Create { limit: self.limit(), charter: Default::default() })),
                 }
@@ -622,6 +626,20 @@ pub fn setups() -> Vec<Setup> {
             name: "two leaders that move, or lower or raise the limit, one withdrawal, one crash, two grants",
             intents: vec![Intent::Move, Intent::Resize { limit: 1 }, Intent::Resize { limit: 4 }],
             allowed: Allowed { acquires: 2, crashes: 1, losses: 0, withdrawals: 1 },
+            ..narrow.clone()
+        },
+        Setup {
+            name: "member: two changes at once, any disk lost; only votes arrive",
+            tokens: vec![0, 0, 0],
+            creates: true,
+            intents: vec![
+                Intent::Seat { site: SiteId::new(3, 0), gone: None },
+                Intent::Seat { site: SiteId::new(2, 0), gone: Some(Incarnation(3)) },
+            ],
+            allowed: Allowed { acquires: 0, crashes: 0, losses: 1, withdrawals: 0 },
+            rounds: 1,
+            ballots: 1,
+            votes_only: true,
             ..narrow.clone()
         },
         base.clone(),

@@ -2,6 +2,7 @@
 //!
 //! - [`avantan`]: the agreement by which sites move tokens, and, by the same code, another amount ([`bound`]);
 //! - [`any`]: its rounds among subsets of the sites;
+//! - [`member`]: what changes of the members do to it;
 //! - [`gift`]: gifts, by which one site gives to another without a round;
 //! - [`commit`]: transactions over objects of several sites.
 //!
@@ -12,6 +13,7 @@ pub mod avantan;
 pub mod bound;
 pub mod commit;
 pub mod gift;
+pub mod member;
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -50,6 +52,8 @@ pub enum Setup {
     Bound(avantan::Setup<bound::Slack>),
     /// Rounds among subsets.
     Any(any::Setup),
+    /// Changes of the members.
+    Member(member::Setup),
     /// Gifts.
     Gift(gift::Setup),
     /// Transactions.
@@ -63,6 +67,7 @@ impl Setup {
             Setup::Avantan(setup) => setup.name,
             Setup::Bound(setup) => setup.name,
             Setup::Any(setup) => setup.name,
+            Setup::Member(setup) => setup.name,
             Setup::Gift(setup) => setup.name,
             Setup::Commit(setup) => setup.name,
         }
@@ -75,6 +80,7 @@ impl Setup {
             Setup::Avantan(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
             Setup::Bound(setup) => explore(name, setup.clone(), most, |actions| avantan::trace(&setup, actions)),
             Setup::Any(setup) => explore(name, setup.clone(), most, |actions| any::trace(&setup, actions)),
+            Setup::Member(setup) => explore(name, setup.clone(), most, |actions| member::trace(&setup, actions)),
             Setup::Gift(setup) => explore(name, setup.clone(), most, |actions| gift::trace(&setup, actions)),
             Setup::Commit(setup) => explore(name, setup.clone(), most, |actions| commit::trace::trace(&setup, actions)),
         }
@@ -87,7 +93,14 @@ pub fn setups() -> Vec<Setup> {
     let bound = bound::setups().into_iter().map(Setup::Bound);
     let gift = gift::setups().into_iter().map(Setup::Gift);
     let any = any::setups().into_iter().map(Setup::Any);
-    avantan.chain(bound).chain(any).chain(gift).chain(commit::setups().into_iter().map(Setup::Commit)).collect()
+    let member = member::setups().into_iter().map(Setup::Member);
+    avantan
+        .chain(bound)
+        .chain(any)
+        .chain(member)
+        .chain(gift)
+        .chain(commit::setups().into_iter().map(Setup::Commit))
+        .collect()
 }
 
 /// Explores a model; `trace` puts a counterexample into words.
