@@ -66,6 +66,9 @@ pub struct Parent {
     pub generation: u32,
 }
 
+/// The most bytes of what drivers have to know of a site that joins.
+pub const LABEL_BYTES: usize = 512;
+
 /// The most levels of a tree.
 pub const LEVELS: usize = 8;
 
@@ -144,6 +147,8 @@ pub enum Operation {
         site: SiteId,
         /// What becomes of its seat.
         change: SeatChange,
+        /// What drivers have to know to reach it, if it joins; at most [`LABEL_BYTES`]. It means nothing to a site's machine.
+        label: String,
     },
     /// Commits a transaction.
     Commit(Box<Transaction>),

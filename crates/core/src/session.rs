@@ -795,10 +795,11 @@ pub fn digest(operation: &Operation) -> u64 {
             }
             chunks.remainder().iter().for_each(|byte| mix(u64::from(*byte)));
         }
-        Operation::Seat { site, change } => {
+        Operation::Seat { site, change, label } => {
             mix(11);
             mix(u64::from(site.region) << 16 | u64::from(site.lane));
             mix(u64::from(*change == SeatChange::Lost));
+            text(label, &mut mix);
         }
         Operation::AcceptLoss => mix(7),
         Operation::SetLimit { quota, limit } => {

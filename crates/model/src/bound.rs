@@ -157,7 +157,7 @@ mod tests {
         let created = Table::from_parts(1, 1, Some(Slack { base: 4, rate: 2 }), Vec::new());
         let fits = |before: Slack, after: Slack| {
             let row = Row { site, incarnation, share: 0, before, after, kept: nothing, away: nothing };
-            Value { lifecycle: Lifecycle::Keep, membership: 0, rows: vec![row] }
+            Value { lifecycle: Lifecycle::Keep, membership: 0, label: Default::default(), rows: vec![row] }
                 .fits(&created, Membership::first(site, Incarnation(1), &[site]))
         };
         let held = Slack { base: 4, rate: -2 };

@@ -85,6 +85,8 @@ pub enum Command {
         site: SiteId,
         /// What becomes of its place.
         change: SeatChange,
+        /// The name of its region, a space and its address, if it joins.
+        label: Arc<str>,
     },
     /// Commits a transaction.
     Commit {
@@ -134,7 +136,9 @@ impl Command {
             }
             Command::Delete { quota } => Operation::Delete { quota: String::from(&**quota) },
             Command::Commit { transaction, .. } => Operation::Commit(Box::new(Transaction::clone(transaction))),
-            Command::Seat { site, change } => Operation::Seat { site: *site, change: *change },
+            Command::Seat { site, change, label } => {
+                Operation::Seat { site: *site, change: *change, label: String::from(&**label) }
+            }
             Command::AcceptLoss => Operation::AcceptLoss,
         }
     }

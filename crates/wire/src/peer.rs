@@ -1,7 +1,7 @@
 //! Conversions of the messages between sites, but for those about objects.
 
-use slackline_core::api::Parent;
 use slackline_core::api::{Forecast, Request, Response};
+use slackline_core::api::{LABEL_BYTES, Parent};
 use slackline_core::avantan::{
     Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Roster, Row, Scope, Seat, Settled, Table,
     Value,
@@ -326,7 +326,7 @@ impl From<Value> for internal::Value {
             Lifecycle::Delete => Kind::Delete(internal::Delete {}),
             Lifecycle::Resize { limit } => Kind::Resize(limit),
             Lifecycle::Reclaim { brought, in_use } => Kind::Reclaim(internal::Reclaim { brought, in_use }),
-            Lifecycle::Seat { site, gone } => Kind::Seat(Seat { site, since: 0, gone }.into()),
+            Lifecycle::Seat { site, gone } => Kind::Seat(Seat { site, since: 0, gone, label: value.label }.into()),
         };
         let membership = value.membership;
         Self { lifecycle: Some(lifecycle), membership, rows: value.rows.into_iter().map(Into::into).collect() }
@@ -338,6 +338,7 @@ impl TryFrom<internal::Value> for Value {
 
     fn try_from(value: internal::Value) -> Result<Self, Invalid> {
         use internal::value::Lifecycle as Kind;
+        let mut said = Default::default();
         let lifecycle = match required(value.lifecycle, "lifecycle")? {
             Kind::Keep(_) => Lifecycle::Keep,
             Kind::Create(limit) => Lifecycle::Create { limit, charter: Charter::default() },
@@ -348,11 +349,17 @@ impl TryFrom<internal::Value> for Value {
             Kind::Resize(limit) => Lifecycle::Resize { limit },
             Kind::Reclaim(internal::Reclaim { brought, in_use }) => Lifecycle::Reclaim { brought, in_use },
             Kind::Seat(seat) => {
-                let Seat { site, gone, .. } = inner(seat, "seat")?;
+                let Seat { site, gone, label, .. } = inner(seat, "seat")?;
+                said = label;
                 Lifecycle::Seat { site, gone }
             }
         };
-        Ok(Self { lifecycle, membership: value.membership, rows: convert_all(value.rows, MEMBERS, "rows")? })
+        Ok(Self {
+            lifecycle,
+            membership: value.membership,
+            label: said,
+            rows: convert_all(value.rows, MEMBERS, "rows")?,
+        })
     }
 }
 
@@ -376,7 +383,12 @@ impl From<Table> for internal::Table {
 
 impl From<Seat> for internal::Seat {
     fn from(seat: Seat) -> Self {
-        Self { site: Some(seat.site.into()), since: seat.since, gone: seat.gone.map_or(0, |gone| gone.0) }
+        Self {
+            site: Some(seat.site.into()),
+            since: seat.since,
+            gone: seat.gone.map_or(0, |gone| gone.0),
+            label: seat.label.to_string(),
+        }
     }
 }
 
@@ -385,7 +397,10 @@ impl TryFrom<internal::Seat> for Seat {
 
     fn try_from(seat: internal::Seat) -> Result<Self, Invalid> {
         let gone = (seat.gone > 0).then_some(Incarnation(seat.gone));
-        Ok(Self { site: convert(seat.site, "site")?, since: seat.since, gone })
+        if seat.label.len() > LABEL_BYTES {
+            return Err(Invalid::new("label", "is too long"));
+        }
+        Ok(Self { site: convert(seat.site, "site")?, since: seat.since, gone, label: seat.label.into() })
     }
 }
 

@@ -159,10 +159,11 @@ impl From<Submission> for v1::Operation {
                 flat.amount = in_use;
                 flat.lost = lost.into_iter().map(lost_to_wire).collect();
             }
-            Operation::Seat { site, change } => {
+            Operation::Seat { site, change, label } => {
                 flat.set_kind(v1::OperationKind::Seat);
                 flat.site = Some(site.into());
                 flat.seat = change.to_wire();
+                flat.label = label;
             }
             Operation::Delete { quota } => {
                 flat.set_kind(v1::OperationKind::Delete);
@@ -209,7 +210,8 @@ impl TryFrom<v1::Operation> for Submission {
                 Operation::Reclaim { quota, lost: lost_incarnations(flat.lost)?, in_use: amount }
             }
             Ok(v1::OperationKind::Seat) => {
-                Operation::Seat { site: convert(flat.site, "site")?, change: Field::from_wire(flat.seat, "seat")? }
+                let change = Field::from_wire(flat.seat, "seat")?;
+                Operation::Seat { site: convert(flat.site, "site")?, change, label: flat.label }
             }
             Ok(v1::OperationKind::Delete) => Operation::Delete { quota },
             Ok(v1::OperationKind::Commit) => {
@@ -756,7 +758,12 @@ impl TryFrom<v1::ChangeMembersRequest> for Batch {
 
     fn try_from(call: v1::ChangeMembersRequest) -> Result<Self, Invalid> {
         let (site, change) = (convert(call.site, "site")?, Field::from_wire(call.seat, "seat")?);
-        Ok(single(operation_id(call.operation)?, call.low, call.timeout_us, Operation::Seat { site, change }))
+        Ok(single(
+            operation_id(call.operation)?,
+            call.low,
+            call.timeout_us,
+            Operation::Seat { site, change, label: call.label },
+        ))
     }
 }
 

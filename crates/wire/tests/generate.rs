@@ -121,7 +121,7 @@ impl Generator {
                 Operation::Create { quota, limit: amount, charter }
             }
             6 => Operation::AcceptLoss,
-            11 => Operation::Seat { site: self.site(), change: self.seat_change() },
+            11 => Operation::Seat { site: self.site(), change: self.seat_change(), label: self.name() },
             7 => Operation::Commit(Box::new(self.transaction())),
             8 => Operation::SetLimit { quota, limit: amount },
             10 => {
@@ -715,7 +715,8 @@ impl Generator {
             1 => Lifecycle::Create { limit: self.amount(), charter: self.charter() },
             _ => Lifecycle::Delete,
         };
-        Value { lifecycle, membership: self.number(), rows: self.several(5, Self::row) }
+        let label = if let Lifecycle::Seat { .. } = lifecycle { self.name().into() } else { Default::default() };
+        Value { lifecycle, membership: self.number(), label, rows: self.several(5, Self::row) }
     }
 
     fn seat_change(&mut self) -> SeatChange {
@@ -730,9 +731,9 @@ impl Generator {
     fn roster(&mut self) -> Roster {
         let mut seats = self.several(4, |random| {
             let gone = random.flag().then(|| random.gone());
-            Seat { site: random.site(), since: random.number(), gone }
+            Seat { site: random.site(), since: random.number(), gone, label: random.name().into() }
         });
-        seats.push(Seat { site: self.site(), since: 0, gone: None });
+        seats.push(Seat { site: self.site(), ..Seat::default() });
         seats.sort_by_key(|seat| seat.site);
         seats.dedup_by_key(|seat| seat.site);
         Roster { number: self.number().max(1), seats }

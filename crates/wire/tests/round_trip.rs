@@ -211,6 +211,7 @@ fn largest_batch_fits_a_message() {
         transaction: None,
         site: Some(site),
         seat: v1::SeatChange::Lost.into(),
+        label: "x".repeat(512),
         lost: vec![v1::LostIncarnation { site: Some(site), incarnation: u32::MAX }; 64],
     };
     let batch = v1::Batch { operations: vec![operation; BATCH_OPERATIONS], ..Default::default() };

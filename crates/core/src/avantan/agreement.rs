@@ -1,6 +1,8 @@
 //! One entity's agreement at one site: what it takes part in, leads and has decided. The rules are in the essay of
 //! [`super`](crate::avantan).
 
+use std::sync::Arc;
+
 use super::amount::Amount;
 use super::member::Membership;
 use super::message::{Message, Report, Scope};
@@ -131,6 +133,8 @@ pub struct Avantan<A = i64> {
     pub(super) subset: subset::Role<A>,
     /// The highest ballot number that a refusal told of, in the next instance: a hint for the next ballot.
     refused: u64,
+    /// What drivers have to know to reach the site that a change of members lets join which is led from here.
+    pub label: Arc<str>,
 }
 
 /// The number of members that have promised the ballot which asked for these reports.
@@ -152,7 +156,7 @@ struct Election {
 impl<A: Amount> Avantan<A> {
     /// The agreement as it was left on storage.
     pub fn restore(share: Share<A>) -> Self {
-        Self { share, role: Role::Idle, subset: subset::Role::Idle, refused: 0 }
+        Self { share, ..Self::default() }
     }
 
     /// What this site is doing.
@@ -672,7 +676,8 @@ impl<A: Amount> Avantan<A> {
             let at = rows.partition_point(|row: &Row<A>| row.site < gone);
             rows.insert(at, Row { site: gone, incarnation, ..Row::default() });
         }
-        Ok(Value { lifecycle, membership: site.number, rows })
+        let label = if let Lifecycle::Seat { .. } = lifecycle { self.label.clone() } else { Arc::default() };
+        Ok(Value { lifecycle, membership: site.number, label, rows })
     }
 
     /// What an acceptor checks: the value fits the table before it, conserves, and names this site with what it offered.

@@ -1,9 +1,11 @@
 //! The parts of a share's row on storage that both kinds of rounds have.
 
+use std::sync::Arc;
+
 use super::amount::Amount;
 use super::value::{Ballot, Lifecycle, Row, Value};
 use crate::api::{Agreement, Charter, Parent};
-use crate::codec::{Cursor, Malformed, put_u64};
+use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::{Incarnation, SiteId};
 
 impl Charter {
@@ -119,6 +121,7 @@ pub(super) fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
             out.push(6);
             put_site(out, site);
             put_u64(out, gone.map_or(0, |gone| u64::from(gone.0)));
+            put_bytes(out, value.label.as_bytes());
         }
     }
     put_u64(out, value.rows.len() as u64);
@@ -135,6 +138,7 @@ pub(super) fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Mal
         membership = cursor.u64()?;
         kind = cursor.u8()?;
     }
+    let mut label = Arc::default();
     let lifecycle = match kind {
         0 => Lifecycle::Keep,
         1 => Lifecycle::Create { limit: A::decode(cursor)?, charter: Charter::default() },
@@ -144,10 +148,11 @@ pub(super) fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Mal
         4 => Lifecycle::Reclaim { brought: A::decode(cursor)?, in_use: A::decode(cursor)? },
         6 => {
             let (site, gone) = (read_site(cursor)?, Incarnation(cursor.u32()?));
+            label = std::str::from_utf8(cursor.bytes()?).map_err(|_| Malformed)?.into();
             Lifecycle::Seat { site, gone: (gone > Incarnation(0)).then_some(gone) }
         }
         _ => return Err(Malformed),
     };
     let rows = (0..cursor.u64()?).map(|_| read_row(cursor)).collect::<Result<_, _>>()?;
-    Ok(Value { lifecycle, membership, rows })
+    Ok(Value { lifecycle, membership, label, rows })
 }

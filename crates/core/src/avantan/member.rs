@@ -19,7 +19,9 @@
 //! A member that is gone is to an entity what storage is that was lost: rounds record a later incarnation in its place, which has
 //! nothing and never acts, and what the last one had counts as in use until it is reclaimed.
 
-use crate::codec::{Cursor, Malformed, put_u64};
+use std::sync::Arc;
+
+use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::{Incarnation, SiteId};
 
 use super::bytes::{put_site, read_site};
@@ -89,7 +91,7 @@ pub struct Roster {
 }
 
 /// A place among the members.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Seat {
     /// Whose it is, or was.
     pub site: SiteId,
@@ -97,6 +99,8 @@ pub struct Seat {
     pub since: u64,
     /// The incarnation that rounds record in place of its last one, once it is a member no longer.
     pub gone: Option<Incarnation>,
+    /// What drivers have to know to reach it, which means nothing here; empty for the first members.
+    pub label: Arc<str>,
 }
 
 /// The most seats of a lane.
@@ -105,31 +109,34 @@ pub const SEATS: usize = 64;
 impl Roster {
     /// The seats of the first members, before any change.
     pub fn of(members: &[SiteId]) -> Self {
-        let seat = |site: &SiteId| Seat { site: *site, since: 0, gone: None };
+        let seat = |site: &SiteId| Seat { site: *site, ..Seat::default() };
         Self { number: 0, seats: members.iter().map(seat).collect() }
     }
 
     /// The seats as a membership has them; when each was made is not told there.
     fn known_to(site: Membership) -> Self {
         let gone = |member: SiteId| site.gone.iter().find(|(gone, _)| *gone == member).map(|(_, at)| *at);
-        let seat = |member: &SiteId| Seat { site: *member, since: 0, gone: gone(*member) };
+        let seat = |member: &SiteId| Seat { site: *member, gone: gone(*member), ..Seat::default() };
         Self { number: site.number, seats: site.members.iter().map(seat).collect() }
     }
 
     /// The seats after one more change.
-    pub fn after(&self, changed: SiteId, gone: Option<Incarnation>) -> Self {
+    pub fn after(&self, changed: SiteId, gone: Option<Incarnation>, label: &Arc<str>) -> Self {
         let mut roster = self.clone();
         roster.number += 1;
         match roster.seats.iter_mut().find(|seat| seat.site == changed) {
             Some(seat) => seat.gone = gone,
-            None => roster.seats.push(Seat { site: changed, since: roster.number, gone }),
+            None => {
+                let label = label.clone();
+                roster.seats.push(Seat { site: changed, since: roster.number, gone, label });
+            }
         }
         roster
     }
 
     /// The same, of a table that knows no change yet.
-    pub(super) fn first(site: Membership, changed: SiteId, gone: Option<Incarnation>) -> Self {
-        Self::known_to(site).after(changed, gone)
+    pub(super) fn first(site: Membership, changed: SiteId, gone: Option<Incarnation>, label: &Arc<str>) -> Self {
+        Self::known_to(site).after(changed, gone, label)
     }
 
     /// All sites that have or had a seat.
@@ -151,6 +158,7 @@ impl Roster {
             put_u64(out, seat.since);
             // No incarnation is zero, so that stands for a seat that is taken.
             put_u64(out, seat.gone.map_or(0, |gone| u64::from(gone.0)));
+            put_bytes(out, seat.label.as_bytes());
         }
     }
 
@@ -159,7 +167,8 @@ impl Roster {
         let (number, count) = (cursor.u64()?, cursor.u64()?);
         let seats = (0..count).map(|_| {
             let (site, since, gone) = (read_site(cursor)?, cursor.u64()?, Incarnation(cursor.u32()?));
-            Ok(Seat { site, since, gone: (gone > Incarnation(0)).then_some(gone) })
+            let label = std::str::from_utf8(cursor.bytes()?).map_err(|_| Malformed)?.into();
+            Ok(Seat { site, since, gone: (gone > Incarnation(0)).then_some(gone), label })
         });
         Ok(Self { number, seats: seats.collect::<Result<_, Malformed>>()? })
     }

@@ -264,8 +264,8 @@ impl<A: Amount> Table<A> {
             // The members of this instance are those that the table before it names, or, before any change, the first ones.
             Lifecycle::Seat { site: changed, gone } => {
                 let roster = match &table.roster {
-                    Some(roster) => roster.after(changed, gone),
-                    None => Roster::first(site, changed, gone),
+                    Some(roster) => roster.after(changed, gone, &value.label),
+                    None => Roster::first(site, changed, gone, &value.label),
                 };
                 table.roster = Some(Box::new(roster));
             }

@@ -1,5 +1,7 @@
 //! What sites offer to a round and what it agrees on, and the ballots by which it does.
 
+use std::sync::Arc;
+
 use crate::api::Charter;
 use crate::id::{Incarnation, SiteId};
 
@@ -101,6 +103,8 @@ pub struct Value<A = i64> {
     pub lifecycle: Lifecycle<A>,
     /// The last change of the members that its leader knew of when it built the value: a number, from zero.
     pub membership: u64,
+    /// What drivers have to know to reach a site that joins; empty in every other value.
+    pub label: Arc<str>,
     /// What happens to the shares, in ascending order of sites.
     pub rows: Vec<Row<A>>,
 }

@@ -182,12 +182,7 @@ impl Identity {
         let mut roster = Roster::of(&members);
         if version >= CHANGED {
             self.whole = cursor.u64()?;
-            roster.number = cursor.u64()?;
-            for seat in &mut roster.seats {
-                seat.since = cursor.u64()?;
-                let gone = Incarnation(cursor.u32()?);
-                seat.gone = (gone > Incarnation(0)).then_some(gone);
-            }
+            roster = Roster::decode(&mut cursor)?;
         }
         cursor.end()?;
 
@@ -342,11 +337,7 @@ impl Identity {
         }
         if roster.number > 0 {
             put_u64(&mut row, self.whole);
-            put_u64(&mut row, roster.number);
-            for seat in &roster.seats {
-                put_u64(&mut row, seat.since);
-                put_u64(&mut row, seat.gone.map_or(0, |gone| u64::from(gone.0)));
-            }
+            roster.encode(&mut row);
         }
         batch.put(&[META], &row);
     }

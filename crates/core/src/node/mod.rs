@@ -176,6 +176,11 @@ impl Node {
         self.identity.predecessor()
     }
 
+    /// The members, and those that were.
+    pub fn roster(&self) -> &Roster {
+        &self.members.roster
+    }
+
     /// Its chapters, for status and invariants.
     pub fn chapters(&self) -> &Chapters {
         &self.chapters

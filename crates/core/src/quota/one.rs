@@ -112,6 +112,8 @@ pub(super) struct Admin {
     pub(super) change: Lifecycle,
     /// The incarnations that it says are lost, if it reclaims what they had.
     pub(super) lost: Vec<(SiteId, Incarnation)>,
+    /// What drivers have to know to reach the site that it lets join; empty if it lets none.
+    pub(super) label: Arc<str>,
     /// The monotonic time at which its client is answered, whatever came of it.
     pub(super) deadline: u64,
     /// The instance in which a value that carries it out may be accepted somewhere; its row says "undecided" then, and it
@@ -122,7 +124,7 @@ pub(super) struct Admin {
 impl Admin {
     /// A change that waits until `deadline`, of which no value is out.
     pub(super) fn new(ticket: Ticket, change: Lifecycle, deadline: u64) -> Self {
-        Self { ticket, change, lost: Vec::new(), deadline, aim: None }
+        Self { ticket, change, lost: Vec::new(), label: Arc::default(), deadline, aim: None }
     }
 }
 

@@ -244,6 +244,7 @@ impl Quotas {
             Lifecycle::Seat { site, gone } => Intent::Seat { site, gone },
             Lifecycle::Keep => unreachable!("nobody waits for nothing"),
         };
+        let label = first.label.clone();
         let now = turn.here.now.mono;
         // A round among a subset ends soon, and a share that is in it has nothing to offer, and does not close.
         if !quota.avantan.is_idle() || quota.avantan.share.part().is_some() {
@@ -252,6 +253,7 @@ impl Quotas {
         if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_change(now)) {
             return self.list[at].activity(&turn.here).leader.look_at_change();
         }
+        self.list[at].avantan.label = label;
         self.lead(turn, at, intent, Cause::Reactive);
     }
 

@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 
 use super::book::Quotas;
 use super::one::{Admin, Quota};
-use crate::api::{NoSeat, Outcome, Refusal, SeatChange};
+use crate::api::{LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange};
 use crate::avantan::{Lifecycle, Message, Roster, SEATS};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId, SiteSet};
@@ -128,11 +128,13 @@ impl Quotas {
         &mut self,
         turn: &mut Turn,
         ticket: Ticket,
-        site: SiteId,
-        change: SeatChange,
+        (site, change, label): (SiteId, SeatChange, &str),
         deadline: u64,
     ) -> Option<Outcome> {
         let here = turn.here;
+        if label.len() > LABEL_BYTES {
+            return Some(Outcome::Refused(Refusal::InvalidName));
+        }
         let gone = match self.seat_of(&here, site, change) {
             Ok(Some(gone)) => gone,
             Ok(None) => return Some(Outcome::Seated { number: here.site.number }),
@@ -144,7 +146,8 @@ impl Quotas {
         let Some(at) = self.position_or_new(&here, MEMBERS) else {
             return Some(Outcome::Refused(Refusal::Overloaded));
         };
-        self.administer(turn, at, Admin::new(ticket, Lifecycle::Seat { site, gone }, deadline));
+        let change = Lifecycle::Seat { site, gone };
+        self.administer(turn, at, Admin { label: label.into(), ..Admin::new(ticket, change, deadline) });
         None
     }
 

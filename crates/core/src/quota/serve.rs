@@ -122,7 +122,9 @@ impl Quotas {
                 self.administer(turn, at, Admin { lost: lost.clone(), ..Admin::new(ticket, change, deadline) });
                 None
             }
-            Operation::Seat { site, change } => self.change_members(turn, ticket, *site, *change, deadline),
+            Operation::Seat { site, change, label } => {
+                self.change_members(turn, ticket, (*site, *change, label), deadline)
+            }
             Operation::Commit(_) | Operation::AcceptLoss => unreachable!("it is not about quotas"),
             Operation::Delete { quota } => {
                 let Some(at) = self.living(quota) else {

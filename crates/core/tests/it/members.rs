@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::quotas::granted;
 
 fn seat(at: usize, change: SeatChange) -> Operation {
-    Operation::Seat { site: Cluster::site(at), change }
+    Operation::Seat { site: Cluster::site(at), change, label: format!("site {at}") }
 }
 
 fn acquire(amount: i64) -> Operation {

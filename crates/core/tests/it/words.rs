@@ -251,7 +251,7 @@ fn operation(operation: &Operation) -> String {
             format!("reclaim {quota} of {}, {in_use} in use", lost.join(", "))
         }
         Operation::Delete { quota } => format!("delete {quota}"),
-        Operation::Seat { site: of, change } => format!("site {} {change:?}", site(*of)),
+        Operation::Seat { site: of, change, .. } => format!("site {} {change:?}", site(*of)),
         Operation::AcceptLoss => "accept the loss".to_owned(),
         Operation::Commit(transaction) => {
             let homes = transaction.homes.iter();
