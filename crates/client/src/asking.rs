@@ -243,7 +243,8 @@ impl SiteStatus {
             answers += 1;
         }
         // A majority has decided each quota. It may have counted this site, which has lost what it knew.
-        let (members, majority) = (lane().count(), lane().count() / 2 + 1);
+        let members = own.peers.len() + 1;
+        let majority = members / 2 + 1;
         (answers >= (members - majority + 1).min(members - 1)).then_some(most)
     }
 

@@ -5,8 +5,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use slackline_core::api::SeatChange;
 use slackline_core::id::SiteId;
 use slackline_session::call::Place;
+use slackline_session::command::Command;
 use slackline_session::link::Link;
 use slackline_session::outcome::{ConnectError, ReadError, Reason};
 use slackline_session::port::{Pending, Port};
@@ -16,6 +18,7 @@ use slackline_session::txn::Memos;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
+use crate::call::{Call, Seat};
 use crate::connection::{self, Clock, Connection};
 use crate::discovery::{by_nearness, explain, learn_topology, measure};
 use crate::options::{Options, Patience};
@@ -68,6 +71,17 @@ pub(crate) struct Shared {
 }
 
 impl Client {
+    /// Gives a site a place among the members of its lane, or takes it away because the site is lost for good; by a majority of the
+    /// members, and asked of the nearest that answers. One that joins is named by its region and the `host:port` at which others reach it.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::NoSeat`](crate::Reason::NoSeat), with why.
+    pub fn change_members(&self, site: SiteId, change: SeatChange, label: &str) -> Call<Seat> {
+        let command = Command::Seat { site, change, label: label.into() };
+        Call::new(self.clone(), site.lane, command, Place::Nearest)
+    }
+
     /// Connects to the cluster that has sites at these addresses (`host:port`). One would do, several make it likelier
     /// that one answers; the others are learned from it. Calls go to the nearest site by measured round trip.
     ///

@@ -30,6 +30,30 @@ pub(crate) fn explain(status: &tonic::Status) -> String {
     }
 }
 
+/// What a site says of itself that may not be a member of any cluster yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Introduced {
+    /// The site, by the map of its own configuration.
+    pub site: SiteId,
+    /// That map.
+    pub topology: Topology,
+}
+
+/// Asks the site at an address (`host:port`) who it is.
+///
+/// # Errors
+///
+/// Why it does not say, in words.
+pub async fn introduce(address: &str, patience: Duration) -> Result<Introduced, String> {
+    let channel = connection::channel(address).ok_or_else(|| format!("{address:?} is no address like host:port"))?;
+    let asked = async { connection::stub(channel).topology(v1::TopologyRequest {}).await };
+    let reply = timeout(patience, asked).await.map_err(|_| format!("no answer within {patience:?}"))?;
+    let reply = reply.map_err(|status| explain(&status))?.into_inner();
+    let site = reply.site.and_then(|site| SiteId::try_from(site).ok());
+    let introduced = site.and_then(|site| Some(Introduced { site, topology: read(reply)? }));
+    introduced.ok_or_else(|| "its map of the cluster makes no sense".to_owned())
+}
+
 /// The first map that any of the addresses gives.
 pub(crate) async fn learn_topology(addresses: &[String], patience: Duration) -> Result<Topology, ConnectError> {
     if addresses.iter().all(String::is_empty) {

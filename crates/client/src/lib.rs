@@ -72,12 +72,13 @@ pub use call::{
     Seat, SetLimit, refill_millionths,
 };
 pub use client::Client;
+pub use discovery::{Introduced, introduce};
 pub use explain::{End, Explanation, PartAsked, RightUsed, Step, What};
 pub use grant::{Fence, Grant};
 pub use left::{Left, LeftWhat};
 pub use options::{DEFAULT_DEADLINE, DEFAULT_PATIENCE, Options, Patience};
 pub use quota::{Demand, DemandMinute, Known, KnownSite, Listed, Quota, Shown, ShownSite, Total};
-pub use slackline_core::api::{Agreement, PeerStatus, Readiness, Status};
+pub use slackline_core::api::{Agreement, NoSeat, PeerStatus, Readiness, SeatChange, Status};
 pub use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 pub use slackline_core::object::{Cause, Derived, Value};
 pub use slackline_core::words::per_second;

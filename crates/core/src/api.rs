@@ -811,7 +811,7 @@ pub struct PeerStatus {
     pub offset: Option<i64>,
     /// The last incarnation of it that was heard of; 0 if none was.
     pub incarnation: Incarnation,
-    /// The number of quotas of which no round has recorded that incarnation, as far as is known here.
+    /// The number of quotas of which no round has recorded that incarnation, or the last change of the members, as far as is known here.
     pub unrecorded: u64,
 }
 
@@ -838,8 +838,11 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// The number of quotas that it knows.
     pub quotas: u64,
-    /// The number of those of which no round has recorded its own incarnation: it has no tokens of them yet.
+    /// The number of those of which no round has recorded its own incarnation, so that it has no tokens of them yet, or the last change of
+    /// the members.
     pub unrecorded: u64,
     /// The number of sessions that are open.
     pub sessions: u64,
+    /// The number of the last change of the members that it knows of; zero if they never changed.
+    pub membership: u64,
 }

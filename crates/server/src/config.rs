@@ -309,7 +309,7 @@ impl SiteConfig {
         if !sites.contains_key(&me) {
             return Err(value("lane", format!("no site in `sites` has lane {}", self.lane)));
         }
-        Ok(Topology { cluster: self.cluster.clone(), me, regions: self.regions.clone(), lanes, sites })
+        Ok(Topology::new(self.cluster.clone(), me, lanes, self.regions.clone(), sites))
     }
 
     fn check_demand(&self, lanes: u16) -> Result<(), ConfigError> {
@@ -371,6 +371,12 @@ fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
         return Err(value(key, format!("{name:?} is not 1 to {NAME_BYTES} letters, digits, '-', '_' or '.'")));
     }
     Ok(())
+}
+
+/// Checks the name of a region and the address of a site in it.
+pub(crate) fn check_place(region: &str, address: &str) -> Result<(), ConfigError> {
+    check_name("region", region)?;
+    check_address("address", address)
 }
 
 fn check_address(key: &str, address: &str) -> Result<(), ConfigError> {

@@ -14,7 +14,6 @@
 //! to the log thread if that is idle. While it syncs one group, the next one gathers: so batches share syncs, and the
 //! busier the site, the more share one.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -35,9 +34,10 @@ use crate::crash::CrashPoints;
 use crate::demand::DemandDesk;
 use crate::gather::{Gather, SYNC_OPERATIONS};
 use crate::health::{FigureDesk, Figures, Health};
-use crate::link::Outbox;
+use crate::links::Links;
 use crate::mailbox::{DRIVER, Mailbox};
 use crate::metrics::{Gauges, SyncTimes};
+use crate::topology::Topology;
 
 /// The most operations that one turn handles before it looks at the log and at messages again.
 pub(crate) const TURN_OPERATIONS: usize = 2_048;
@@ -103,7 +103,9 @@ pub(crate) struct Parts {
     /// What clients and peers have sent, and the way back to clients.
     pub(crate) mailbox: Arc<Mailbox>,
     /// One for each other site of the lane.
-    pub(crate) outboxes: BTreeMap<SiteId, Arc<Outbox>>,
+    pub(crate) links: Arc<Links>,
+    /// The map of the cluster.
+    pub(crate) topology: Arc<Topology>,
     /// What the metrics show of the machine; written anew in each turn.
     pub(crate) gauges: Arc<Mutex<Gauges>>,
     /// How long syncs of the log took.
@@ -176,6 +178,8 @@ struct Noted {
     drain: Drain,
     /// What storage waits for, in words.
     storage: Option<String>,
+    /// The number of the last change of the members that it has linked to.
+    members: u64,
 }
 
 /// The progress of the machine's draining.
@@ -209,7 +213,13 @@ impl Engine {
         let gather = Gather::start(writer, last, name, mailbox, sync_times)?;
         let leaving = Leaving { effects: Vec::new(), released: Vec::new(), responses: Vec::new(), answer_bytes: 0 };
         let engine = Self {
-            noted: Noted { clock_trusted: true, readiness: node.readiness(), drain: Drain::No, storage: None },
+            noted: Noted {
+                clock_trusted: true,
+                readiness: node.readiness(),
+                drain: Drain::No,
+                storage: None,
+                members: 0,
+            },
             node,
             gate: Gate::new(last),
             overlay: Overlay::default(),
@@ -223,6 +233,8 @@ impl Engine {
             waits: Waits::default(),
         };
 
+        let mut engine = engine;
+        engine.note_members();
         engine.parts.figures.put(engine.figures());
         engine.publish();
         Ok(engine)
@@ -247,10 +259,11 @@ impl Engine {
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
             let after = self.turn()?;
+            self.note_members();
             self.meet();
             // Before it publishes anything of the step at which it crashes: a test that sees the step as over would go on.
             if parts.crash_points.is_ending() {
-                parts.crash_points.end(&parts.outboxes).await;
+                parts.crash_points.end(&parts.links).await;
             }
             self.publish();
 
@@ -485,7 +498,7 @@ impl Engine {
         for effect in released.drain(..) {
             match effect {
                 Effect::Send { to, message } => {
-                    if let Some(outbox) = self.parts.outboxes.get(&to) {
+                    if let Some(outbox) = self.parts.links.outbox(to) {
                         outbox.send(message);
                     }
                 }
@@ -581,6 +594,22 @@ impl Engine {
         }
         self.noted.readiness = readiness;
         Ok(())
+    }
+
+    /// Links to the sites that have joined.
+    fn note_members(&mut self) {
+        let roster = self.node.roster();
+        if roster.number == self.noted.members {
+            return;
+        }
+        self.noted.members = roster.number;
+        for seat in roster.seats.iter().filter(|seat| seat.since > 0) {
+            self.parts.topology.join(seat.site, &seat.label);
+            if seat.site != self.parts.topology.me && seat.gone.is_none() {
+                self.parts.links.add(seat.site);
+            }
+        }
+        info!(change = roster.number, "the members have changed");
     }
 
     /// Ends the wait for the other sites, when all are met or those that are not count as away.

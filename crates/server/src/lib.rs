@@ -46,6 +46,7 @@ mod health;
 mod http;
 mod incoming;
 mod link;
+mod links;
 mod log;
 mod mailbox;
 mod metrics;

@@ -160,7 +160,7 @@ impl Waiting {
 
 /// Keeps a link to one peer, until it is dropped.
 pub(crate) async fn keep(topology: Arc<Topology>, outbox: Arc<Outbox>) {
-    let address = topology.address(outbox.to).to_owned();
+    let address = topology.address(outbox.to);
     let peer = topology.name(outbox.to);
     let mut pause = BACK_OFF.0;
     let mut last_problem = String::new();
@@ -213,7 +213,7 @@ async fn run(topology: &Topology, outbox: &Arc<Outbox>, address: &str) -> Result
         cluster: topology.cluster.clone(),
         from: Some(topology.me.into()),
         to: Some(outbox.to.into()),
-        regions: topology.regions.clone(),
+        regions: topology.regions(),
     };
 
     let frames = Frames { introduction: Some(introduction), outbox: Arc::clone(outbox), timer: None };
@@ -342,10 +342,13 @@ fn check(topology: &Topology, link: Link) -> Result<(SiteId, u32), Status> {
             topology.cluster, link.cluster
         ));
     }
-    if link.regions != topology.regions {
+    // One of the two may know of regions that joined since.
+    let regions = topology.regions();
+    let common = regions.len().min(link.regions.len());
+    if link.regions[..common] != regions[..common] {
         return refuse(format!(
-            "this site has the regions {:?}, and the caller {:?}: all sites need the same list in the same order",
-            topology.regions, link.regions
+            "this site has the regions {regions:?}, and the caller {:?}: all sites need the same list in the same order",
+            link.regions
         ));
     }
     if to != topology.me {
@@ -355,8 +358,12 @@ fn check(topology: &Topology, link: Link) -> Result<(SiteId, u32), Status> {
             topology.name(to)
         ));
     }
-    if from == topology.me || !topology.members().any(|member| member == from) {
-        return refuse(format!("site {} is not a peer of site {}", topology.name(from), topology.name(topology.me)));
+    if from == topology.me || from.lane != topology.me.lane || !topology.has(from) {
+        let name = link.regions.get(usize::from(from.region)).cloned().unwrap_or_else(|| topology.name(from));
+        return refuse(format!(
+            "site {name} is not a peer of site {}; a new region joins by `slackline site add`",
+            topology.name(topology.me)
+        ));
     }
 
     // The highest version that both speak. There is one as long as sites are upgraded one version at a time.
@@ -449,13 +456,8 @@ mod tests {
 
     fn topology() -> Topology {
         let regions = vec!["us".to_owned(), "eu".to_owned()];
-        Topology {
-            cluster: "shop".to_owned(),
-            me: SiteId::new(0, 0),
-            regions,
-            lanes: 1,
-            sites: [(SiteId::new(0, 0), "a:1".to_owned()), (SiteId::new(1, 0), "b:1".to_owned())].into(),
-        }
+        let sites = [(SiteId::new(0, 0), "a:1".to_owned()), (SiteId::new(1, 0), "b:1".to_owned())].into();
+        Topology::new("shop".to_owned(), SiteId::new(0, 0), 1, regions, sites)
     }
 
     fn link() -> Link {
@@ -465,7 +467,7 @@ mod tests {
             cluster: "shop".to_owned(),
             from: Some(SiteId::new(1, 0).into()),
             to: Some(SiteId::new(0, 0).into()),
-            regions: topology().regions,
+            regions: topology().regions(),
         }
     }
 

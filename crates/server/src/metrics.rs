@@ -15,7 +15,8 @@ use slackline_core::api::Readiness;
 use slackline_core::node;
 
 use crate::health::{FigureDesk, Figures};
-use crate::link::{LinkState, Outbox};
+use crate::link::LinkState;
+use crate::links::Links;
 use crate::mailbox::{Lengths, Mailbox};
 use crate::topology::Topology;
 
@@ -73,7 +74,7 @@ impl SyncTimes {
 pub(crate) struct Sources {
     pub(crate) topology: Arc<Topology>,
     pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) outboxes: Vec<Arc<Outbox>>,
+    pub(crate) links: Arc<Links>,
     pub(crate) gauges: Arc<Mutex<Gauges>>,
     pub(crate) sync_times: Arc<SyncTimes>,
     pub(crate) figures: Arc<FigureDesk>,
@@ -85,7 +86,7 @@ pub(crate) fn render(sources: &Sources, figures: Arc<Figures>) -> Result<String,
     registry.register_collector(Box::new(Snapshot {
         gauges: *sources.gauges.lock().unwrap_or_else(PoisonError::into_inner),
         lengths: sources.mailbox.lengths(),
-        links: sources.outboxes.iter().map(|outbox| outbox.state_of_link()).collect(),
+        links: sources.links.states(),
         topology: Arc::clone(&sources.topology),
         figures,
     }));

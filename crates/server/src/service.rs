@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use slackline_core::api::{Batch, Operation, Read, Request, Response, TreatiesHere};
+use slackline_core::api::{Batch, Operation, Read, Request, Response, SeatChange, TreatiesHere};
 use slackline_core::id::{OperationId, SiteId};
 use slackline_wire::v1::slackline_server::Slackline;
 use slackline_wire::{Invalid, WATCH_ALIVE, lane_of, v1};
@@ -303,12 +303,12 @@ fn check(topology: &Topology, request: &Request) -> Result<(), Status> {
 
 /// Checks that a site is this one, or one to which this site can pass a request on.
 fn check_member(topology: &Topology, site: SiteId) -> Result<(), Status> {
-    if !topology.sites.contains_key(&site) {
+    if !topology.has(site) {
         return Err(Status::invalid_argument(format!(
             "there is no site of region {}, lane {}: the cluster has {} regions and {} lanes, from 0 (see Topology)",
             site.region,
             site.lane,
-            topology.regions.len(),
+            topology.regions().len(),
             topology.lanes
         )));
     }
@@ -346,7 +346,7 @@ fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
                 )));
             }
             // All quotas and objects are in the only lane, so no name needs to be hashed.
-            _ if topology.lanes == 1 => {}
+            operation if topology.lanes == 1 && !matches!(operation, Operation::Seat { .. }) => {}
             Operation::Acquire { quota, .. }
             | Operation::Release { quota, .. }
             | Operation::Create { quota, .. }
@@ -357,6 +357,9 @@ fn check_operations(topology: &Topology, batch: &Batch) -> Result<(), Status> {
                 return Err(Status::invalid_argument(format!(
                     "site {site} is of another lane than this one: ask a site of its own"
                 )));
+            }
+            Operation::Seat { site, change: SeatChange::Joins, label } => {
+                topology.objection(*site, label).map_or(Ok(()), |why| Err(Status::invalid_argument(why)))?;
             }
             Operation::Seat { .. } => {}
             Operation::Commit(_) | Operation::AcceptLoss => check_objects(topology)?,

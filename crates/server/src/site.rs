@@ -31,7 +31,8 @@ use crate::floor::{Floor, Load};
 use crate::health::{FigureDesk, Health};
 use crate::http;
 use crate::incoming::{HTTP1_REQUEST, HTTP2_PREFACE, Incoming};
-use crate::link::{LINK_BYTES, Outbox, PeerService, keep};
+use crate::link::{LINK_BYTES, PeerService};
+use crate::links::Links;
 use crate::mailbox::{Mailbox, Phase};
 use crate::metrics::{Gauges, Sources, SyncTimes};
 use crate::service::ClientService;
@@ -242,7 +243,7 @@ impl Site {
         let blueprint = Blueprint {
             node: node::Config {
                 me: topology.me,
-                members: topology.members().collect(),
+                members: topology.members(),
                 epsilon,
                 redistribute: config.redistribute,
                 ahead: true,
@@ -445,13 +446,9 @@ fn run(
 
 /// Opens the site's storage and a machine on it; see [`open_with_room`].
 fn open(blueprint: &Blueprint) -> Result<(Arc<Parts>, Driven), StartError> {
-    let outbox = |to: SiteId| {
-        let delay = blueprint.delays.get(&to).copied().unwrap_or_default();
-        (to, Arc::new(Outbox::new(to, delay)))
-    };
     let topology = &blueprint.topology;
-    let others = topology.members().filter(|member| *member != topology.me);
-    let parts = parts(blueprint, others.map(outbox).collect());
+    let others = topology.members().into_iter().filter(|member| *member != topology.me);
+    let parts = parts(blueprint, Links::new(others, blueprint.delays.clone()));
     let (engine, has_storage) = open_with_room(blueprint, &parts)?;
 
     // The permission would work again each time that the volume is not mounted. So a site with data refuses it at once, and it does
@@ -463,11 +460,12 @@ fn open(blueprint: &Blueprint) -> Result<(Arc<Parts>, Driven), StartError> {
     Ok((parts, Driven::Machine(Box::new(engine), has_storage)))
 }
 
-fn parts(blueprint: &Blueprint, outboxes: BTreeMap<SiteId, Arc<Outbox>>) -> Arc<Parts> {
+fn parts(blueprint: &Blueprint, links: Links) -> Arc<Parts> {
     Arc::new(Parts {
         config: blueprint.node.clone(),
         mailbox: Arc::new(Mailbox::new()),
-        outboxes,
+        links: Arc::new(links),
+        topology: Arc::clone(&blueprint.topology),
         gauges: Arc::new(Mutex::new(Gauges::default())),
         sync_times: Arc::new(SyncTimes::new()),
         crash_points: Arc::clone(&blueprint.crash_points),
@@ -478,7 +476,7 @@ fn parts(blueprint: &Blueprint, outboxes: BTreeMap<SiteId, Arc<Outbox>>) -> Arc<
 }
 
 fn open_floor(blueprint: &Blueprint, load: Load) -> Result<(Arc<Parts>, Driven), StartError> {
-    let parts = parts(blueprint, BTreeMap::new());
+    let parts = parts(blueprint, Links::new(std::iter::empty(), BTreeMap::new()));
     let floor = Floor::open(Arc::clone(&parts), open_store(blueprint)?, &blueprint.name, load);
     let floor = floor.map_err(|failure| unopened(blueprint, failure))?;
     Ok((parts, Driven::Floor(Box::new(floor))))
@@ -707,7 +705,7 @@ fn reopen(blueprint: &Blueprint, parts: &Arc<Parts>, engine: Engine) -> Result<(
 /// Lets the last messages leave: the totals of the tokens that this site gave away when it drained.
 async fn flush(parts: &Parts) {
     let give_up = Instant::now() + FLUSH_TIMEOUT;
-    while !parts.outboxes.values().all(|outbox| outbox.is_flushed()) && Instant::now() < give_up {
+    while !parts.links.are_flushed() && Instant::now() < give_up {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -725,9 +723,8 @@ fn start_services(
     let (goodbye, mut leave) = watch::channel(false);
     let system = |action| move |source| StartError::System { action, source };
 
-    for outbox in parts.outboxes.values() {
-        tasks.spawn(keep(Arc::clone(topology), Arc::clone(outbox)));
-    }
+    let (links, map) = (Arc::clone(&parts.links), Arc::clone(topology));
+    tasks.spawn(async move { links.keep(map).await });
 
     let (reporter, health) = tonic_health::server::health_reporter();
     tasks.spawn(watch_health(parts.health.subscribe(), reporter));
@@ -737,7 +734,7 @@ fn start_services(
         let sources = Sources {
             topology: Arc::clone(topology),
             mailbox: Arc::clone(mailbox),
-            outboxes: parts.outboxes.values().cloned().collect(),
+            links: Arc::clone(&parts.links),
             gauges: Arc::clone(&parts.gauges),
             sync_times: Arc::clone(&parts.sync_times),
             figures: Arc::clone(&parts.figures),

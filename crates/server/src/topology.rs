@@ -1,34 +1,95 @@
 //! The cluster's map: regions by position, lanes, and the address of each site.
 
 use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use slackline_core::id::SiteId;
 use slackline_wire::v1::{TopologyReply, TopologySite};
 
+use crate::config::check_place;
+
 /// The cluster's map, as one site has it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Topology {
     /// The cluster's name.
     pub(crate) cluster: String,
     /// This site.
     pub(crate) me: SiteId,
-    /// The regions' names. A region's position here is its number everywhere, at all sites.
-    pub(crate) regions: Vec<String>,
     /// The number of lanes, at least 1.
     pub(crate) lanes: u16,
+    /// The regions and the addresses, which grow as sites join.
+    places: RwLock<Places>,
+}
+
+/// The part of the map that grows.
+#[derive(Debug)]
+struct Places {
+    /// The regions' names. A region's position here is its number everywhere, at all sites.
+    regions: Vec<String>,
     /// Every site's address: one for each region and lane.
-    pub(crate) sites: BTreeMap<SiteId, String>,
+    sites: BTreeMap<SiteId, String>,
 }
 
 impl Topology {
+    /// A map.
+    pub(crate) fn new(
+        cluster: String,
+        me: SiteId,
+        lanes: u16,
+        regions: Vec<String>,
+        sites: BTreeMap<SiteId, String>,
+    ) -> Self {
+        Self { cluster, me, lanes, places: RwLock::new(Places { regions, sites }) }
+    }
+
+    fn places(&self) -> RwLockReadGuard<'_, Places> {
+        self.places.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The regions' names, by number.
+    pub(crate) fn regions(&self) -> Vec<String> {
+        self.places().regions.clone()
+    }
+
+    /// True if the cluster has this site.
+    pub(crate) fn has(&self, site: SiteId) -> bool {
+        self.places().sites.contains_key(&site)
+    }
+
     /// The sites of this site's lane, itself included, in ascending order.
-    pub(crate) fn members(&self) -> impl Iterator<Item = SiteId> + '_ {
-        self.sites.keys().copied().filter(|site| site.lane == self.me.lane)
+    pub(crate) fn members(&self) -> Vec<SiteId> {
+        self.places().sites.keys().copied().filter(|site| site.lane == self.me.lane).collect()
     }
 
     /// The address of a site of the cluster.
-    pub(crate) fn address(&self, site: SiteId) -> &str {
-        self.sites.get(&site).map_or("", String::as_str)
+    pub(crate) fn address(&self, site: SiteId) -> String {
+        self.places().sites.get(&site).cloned().unwrap_or_default()
+    }
+
+    /// Takes in a site that has joined. Its region comes after all others, unless it is known.
+    pub(crate) fn join(&self, site: SiteId, label: &str) {
+        let Some((region, address)) = label.split_once(' ') else { return };
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let Places { regions, sites } = &mut *places;
+        if regions.len() == usize::from(site.region) {
+            regions.push(region.to_owned());
+        }
+        sites.entry(site).or_insert_with(|| address.to_owned());
+    }
+
+    /// What is wrong with the label of a site that is to join, if something is: the name of its region, a space and its address.
+    pub(crate) fn objection(&self, site: SiteId, label: &str) -> Option<String> {
+        let Some((region, address)) = label.split_once(' ') else {
+            return Some(format!("{label:?} is not the name of a region, a space and an address"));
+        };
+        let places = self.places();
+        let known = places.regions.iter().position(|name| name == region);
+        let number = known.unwrap_or(places.regions.len());
+        if number != usize::from(site.region) {
+            return Some(format!("region {region:?} has the number {number}, not {}", site.region));
+        }
+        let wrong = check_place(region, address).err();
+        wrong.map(|error| error.to_string())
     }
 
     /// The name of a site, for people: its region, and its lane if there are several.
@@ -38,7 +99,8 @@ impl Topology {
 
     /// The name of a site's region.
     pub(crate) fn region(&self, site: SiteId) -> String {
-        self.regions.get(usize::from(site.region)).cloned().unwrap_or_else(|| site.region.to_string())
+        let name = self.places().regions.get(usize::from(site.region)).cloned();
+        name.unwrap_or_else(|| site.region.to_string())
     }
 
     pub(crate) fn reply(&self) -> TopologyReply {
@@ -49,12 +111,13 @@ impl Topology {
             address: address.clone(),
         };
 
+        let sites = self.places().sites.clone();
         TopologyReply {
             cluster: self.cluster.clone(),
             site: Some(self.me.into()),
-            regions: self.regions.clone(),
+            regions: self.regions(),
             lanes: self.lanes.into(),
-            sites: self.sites.iter().map(site).collect(),
+            sites: sites.iter().map(site).collect(),
         }
     }
 }

@@ -120,7 +120,8 @@ impl Topology {
         Ok((self.parse_site(site)?, Incarnation(number_in(incarnation)?)))
     }
 
-    fn parse_site(&self, text: &str) -> Result<SiteId, ParseNameError> {
+    /// Reads the name of a site, such as `eu` or `eu:2`.
+    pub fn parse_site(&self, text: &str) -> Result<SiteId, ParseNameError> {
         // Logs write a site by its numbers, which is understood as well.
         let known = self.sites.iter().find(|site| site.name == text).map(|site| site.id);
         let written = |id: &SiteId| id.to_string() == text && self.sites.iter().any(|site| site.id == *id);

@@ -648,7 +648,7 @@ same_fields! {
     ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation; age = age_us }
     Listed = v1::Listed { name, limit, tokens; parent = parent_bytes }
     Status = v1::StatusReply {
-        site, incarnation, life, readiness, waiting_for, clock_trusted, peers, quotas, unrecorded, sessions;
+        site, incarnation, life, readiness, waiting_for, clock_trusted, peers, quotas, unrecorded, sessions, membership;
         epsilon = epsilon_us, clock_error = clock_error_us
     }
     PeerStatus = v1::PeerStatus { site, up, incarnation, unrecorded; rtt = rtt_us, offset = offset_us }

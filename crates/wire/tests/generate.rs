@@ -687,6 +687,7 @@ impl Generator {
             quotas: self.number(),
             unrecorded: self.number(),
             sessions: self.number(),
+            membership: self.number(),
         }
     }
 

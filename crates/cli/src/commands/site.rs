@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use slackline::{Client, Readiness, Reason, Refused, SiteStatus};
+use slackline::{Client, Readiness, Reason, Refused, SeatChange, SiteStatus};
 
 use super::status::PATIENCE;
 use crate::duration;
@@ -17,13 +17,15 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Waits for a site
+/// Adds a site, declares one lost, waits for one
 #[derive(Args)]
 #[command(
     arg_required_else_help = true,
     after_help = "\
-Example:
-  slackline site wait us                       # before the next one is replaced"
+Examples:
+  slackline site add sa --address sa.example.net:7400
+  slackline site lost ap                       # it will never come back
+  slackline site wait us                       # before the next change"
 )]
 pub(crate) struct Site {
     #[command(subcommand)]
@@ -32,28 +34,150 @@ pub(crate) struct Site {
 
 #[derive(Subcommand)]
 enum SiteCommand {
+    Add(Add),
+    Lost(Lost),
     Wait(Wait),
 }
 
 impl Site {
     pub(crate) fn run(self) -> Result<End, Finish> {
         match self.command {
+            SiteCommand::Add(command) => command.run(),
+            SiteCommand::Lost(command) => command.run(),
             SiteCommand::Wait(command) => command.run(),
         }
     }
 
     pub(crate) fn is_json(&self) -> bool {
         match &self.command {
+            SiteCommand::Add(command) => command.json,
+            SiteCommand::Lost(command) => command.json,
             SiteCommand::Wait(command) => command.json,
         }
     }
+}
+
+/// Makes a site a member of the cluster
+///
+/// Start the site first, with a configuration that names the regions of the cluster in the same order, its own after them, and every
+/// site. It waits until it is added. Then a majority of the members agrees, the new site joins, and each quota records the change. The
+/// next change is refused until all have.
+///
+/// A quota or an object of before keeps its place; the new site gets tokens by demand.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline site add sa --address sa.example.net:7400
+  slackline site wait sa
+
+With --json:
+  {\"outcome\", \"site\", \"membership\", \"message\"}")]
+struct Add {
+    /// The region
+    #[arg(value_name = "SITE")]
+    name: String,
+    /// Where others reach it
+    #[arg(long, value_name = "HOST:PORT")]
+    address: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Add {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, address, json, connection } = self;
+        let patience = connection.deadline.min(PATIENCE);
+        connection.run(json, async move |client: Client| {
+            // It is asked who it is before anybody agrees on anything: a wrong address would stay in the map.
+            let topology = client.topology();
+            let introduced = slackline::introduce(&address, patience).await;
+            let introduced = introduced.map_err(|why| {
+                Finish::Said(format!(
+                    "{address} does not say who it is ({why}): start the site there first; it waits until it is added"
+                ))
+            })?;
+            let slackline::Introduced { site, topology: its } = introduced;
+            let known = topology.regions.len();
+            let objection = match () {
+                () if its.cluster != topology.cluster => {
+                    Some(format!("it belongs to cluster {:?}, and this is {:?}", its.cluster, topology.cluster))
+                }
+                () if its.name(site) != name && its.regions.get(usize::from(site.region)) != Some(&name) => {
+                    Some(format!("it is site {}", its.name(site)))
+                }
+                () if its.lanes != topology.lanes => {
+                    Some(format!("it knows {} lanes, and the cluster has {}", its.lanes, topology.lanes))
+                }
+                () if its.regions.len() < known || its.regions[..known] != topology.regions[..] => Some(format!(
+                    "it has the regions {:?}; the cluster's come first, in their order: {:?}",
+                    its.regions, topology.regions
+                )),
+                () if usize::from(site.region) > known => {
+                    Some(format!("region {:?} joins before it", its.regions[known]))
+                }
+                () => None,
+            };
+            if let Some(why) = objection {
+                return Err(Finish::Said(format!("the site at {address} cannot join as {name}: {why}")));
+            }
+            let number = client.change_members(site, SeatChange::Joins, &format!("{name} {address}")).await.done()?;
+            Ok(changed(&name, number, format!("{name} is a member: change {number}")))
+        })
+    }
+}
+
+/// Says that a site is lost for good
+///
+/// It is a member no longer: a majority of the others agrees, and counts without it from then on. What it had of each quota counts as
+/// in use until `slackline quota reclaim` brings it back. Objects at home there are lost.
+///
+/// A site that answers is not lost. One that was declared lost and returns does nothing more.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline site lost ap
+  slackline quota reclaim --all --of ap-1 --still-in-use 0
+
+With --json:
+  {\"outcome\", \"site\", \"membership\", \"message\"}")]
+struct Lost {
+    /// The region
+    #[arg(value_name = "SITE")]
+    name: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Lost {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let topology = client.topology();
+            let Ok(site) = topology.parse_site(&name) else {
+                let reason = Reason::UnknownRegion { region: name, known: topology.regions.clone() };
+                return Err(Finish::Refused(Refused { reason, operation: None }));
+            };
+            let number = client.change_members(site, SeatChange::Lost, "").await.done()?;
+            Ok(changed(&name, number, format!("{name} is a member no longer: change {number}")))
+        })
+    }
+}
+
+fn changed(site: &str, number: u64, text: String) -> End {
+    End::new(json!({ "outcome": "done", "site": site, "membership": number, "message": &text }), text)
 }
 
 /// Waits until every quota has recorded a site
 ///
 /// A site that starts with new storage has no tokens of a quota, and no vote on it, before a round has recorded its new life.
 /// Quotas are recorded one after the other. While some are not, the loss of another site may leave these without a majority. So
-/// wait for one site before the storage of the next is replaced.
+/// wait for one site before the storage of the next is replaced. The same holds of a change of the members, which every quota records.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -24,12 +24,15 @@ Examples:
   slackline status --json
 
 With --json:
-  {\"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"because\", \"waiting_for\",
+  {\"membership\",
+   \"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"because\", \"waiting_for\",
               \"unrecorded\",
               \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
   and more; for a site that is not up clock_error_us is null, rtt_ms empty.
   unrecorded is the number of quotas of which the site has no tokens yet,
-  because its storage is new; null as long as too few sites answer.")]
+  because its storage is new, or that have not recorded the last change of
+  the members; null as long as too few sites answer.
+  membership is the number of that change; 0 if the members never changed.")]
 pub(crate) struct Status {
     /// Print one JSON object
     #[arg(long)]
@@ -44,7 +47,8 @@ impl Status {
         self.connection.run(self.json, async move |client: Client| {
             let sites = client.status(patience).await;
             let rows: Vec<Value> = sites.iter().map(|site| site_json(site, &sites, &client)).collect();
-            let json = json!({ "cluster": client.topology().cluster, "sites": rows });
+            let membership = sites.iter().filter_map(|site| site.state.as_ref()).map(|state| state.membership).max();
+            let json = json!({ "cluster": client.topology().cluster, "membership": membership, "sites": rows });
             Ok(End::new(json, text(&sites, &client)))
         })
     }
@@ -72,6 +76,7 @@ fn site_json(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Value {
         "clock_trusted": state.map(|state| state.clock_trusted),
         "quotas": state.map(|state| state.quotas),
         "unrecorded": site.unrecorded(all),
+        "membership": state.map(|state| state.membership),
         "sessions": state.map(|state| state.sessions),
         "rtt_ms": round_trips.collect::<Map<String, Value>>(),
     })
@@ -123,8 +128,13 @@ fn notes(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Vec<String> 
 
     if let Some(unrecorded @ 1..) = site.unrecorded(all) {
         notes.push(format!(
-            "{name}: {} not recorded its new storage yet; `slackline site wait {name}` waits for that.",
+            "{name}: {} not recorded {} yet; `slackline site wait {name}` waits for that.",
             super::site::has(unrecorded),
+            if site.state.as_ref().map_or(0, lost_incarnations) > 0 {
+                "its new storage"
+            } else {
+                "the last change of the members"
+            },
         ));
     }
 

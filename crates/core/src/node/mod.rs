@@ -237,6 +237,7 @@ impl Node {
             quotas: 0,
             unrecorded: 0,
             sessions: self.sessions.len() as u64,
+            membership: self.members.roster.number,
         };
         self.chapters.all().into_iter().for_each(|chapter| chapter.describe(&mut status));
         status

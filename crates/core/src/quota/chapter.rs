@@ -224,14 +224,18 @@ impl Chapter for Quotas {
     fn describe(&self, status: &mut Status) {
         // The first incarnation needs no record.
         let later = |incarnation: Incarnation| incarnation > Incarnation(1);
-        let mut others: Vec<_> = status.peers.iter_mut().filter(|peer| later(peer.incarnation)).collect();
+        let is_any_behind = self.behind() > 0;
+        let mut others: Vec<_> =
+            status.peers.iter_mut().filter(|peer| is_any_behind || later(peer.incarnation)).collect();
         for quota in self.iter().filter(|quota| quota.limit().is_some()) {
             let table = &quota.avantan.share.table;
             status.quotas += 1;
+            let is_behind = self.is_behind_number(quota.number);
             let is_new = later(status.incarnation) && status.incarnation > table.recorded(status.site);
-            status.unrecorded += u64::from(is_new);
+            status.unrecorded += u64::from(is_new || is_behind);
             for peer in &mut others {
-                peer.unrecorded += u64::from(peer.incarnation > table.recorded(peer.site));
+                let is_new = later(peer.incarnation) && peer.incarnation > table.recorded(peer.site);
+                peer.unrecorded += u64::from(is_new || is_behind);
             }
         }
     }

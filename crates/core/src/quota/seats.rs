@@ -88,6 +88,11 @@ impl Quotas {
         self.seats.behind.len() as u64
     }
 
+    /// True if the quota of this number has not recorded the last change.
+    pub(super) fn is_behind_number(&self, number: u64) -> bool {
+        self.seats.behind.contains(&number)
+    }
+
     /// The members that have attested to this incarnation; see [`Quotas::attests`].
     pub fn attested(&self) -> SiteSet {
         self.seats.attested

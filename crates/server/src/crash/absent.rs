@@ -1,14 +1,11 @@
 //! The crash points of a build without them: each call does nothing.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use slackline_core::id::SiteId;
 use slackline_core::machine::{Effect, Input};
 use slackline_core::node::Node;
 
 use crate::config::ConfigError;
-use crate::link::Outbox;
+use crate::links::Links;
 
 #[derive(Debug)]
 pub(crate) struct CrashPoints;
@@ -32,5 +29,5 @@ impl CrashPoints {
         false
     }
 
-    pub(crate) async fn end(&self, _: &BTreeMap<SiteId, Arc<Outbox>>) {}
+    pub(crate) async fn end(&self, _: &Links) {}
 }

@@ -1,6 +1,5 @@
 //! The driver's side: counts the times that the point is reached, and ends the process.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use tracing::warn;
 use super::point::{Moment, POINTS, Point, step_of_effect, step_of_message};
 use crate::config::ConfigError;
 use crate::link::Outbox;
+use crate::links::Links;
 
 /// The environment variable that names the point.
 const VARIABLE: &str = "SLACKLINE_CRASH_AT";
@@ -101,14 +101,14 @@ impl CrashPoints {
     }
 
     /// Lets the last effect leave, and ends the process.
-    pub(crate) async fn end(&self, outboxes: &BTreeMap<SiteId, Arc<Outbox>>) {
+    pub(crate) async fn end(&self, links: &Links) {
         let Some((to, armed)) = self.last.get().zip(self.armed.as_ref()) else { return };
         let give_up = Instant::now() + LAST_WORDS;
         let waits = |outbox: &Arc<Outbox>| {
             let state = outbox.state_of_link();
             !state.linked || state.queued > 0
         };
-        while to.and_then(|to| outboxes.get(&to)).is_some_and(waits) && Instant::now() < give_up {
+        while to.and_then(|to| links.outbox(to)).as_ref().is_some_and(waits) && Instant::now() < give_up {
             sleep(STEP).await;
         }
         sleep(TO_THE_SOCKET).await;
