@@ -178,6 +178,12 @@ impl Node {
     fn take_over_seats(&mut self, now: Now, roster: Option<Roster>) {
         let known = self.members.roster.number;
         let Some(roster) = roster.filter(|roster| roster.number > known) else { return };
+
+        // It was declared lost for good: whatever it has, and whoever says that it may start anew, it does nothing more.
+        let own = roster.seats.iter().find(|seat| seat.site == self.config.me);
+        if own.is_some_and(|seat| seat.gone.is_some()) && !self.is_serving() {
+            return self.identity.betray(Stale::Removed);
+        }
         let is_new = matches!(self.identity.readiness, Readiness::Joining | Readiness::AwaitingNewStorage);
         if !is_new || !roster.members().any(|site| site == self.config.me) {
             return;

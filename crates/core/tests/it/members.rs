@@ -138,8 +138,18 @@ fn site_that_was_declared_lost_and_returns_does_nothing() {
     cluster.run(SECOND);
     cluster.start(3);
     cluster.run(2 * SECOND);
-    let node = cluster.hosts[3].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.stale().is_some()), (Readiness::Stale, true));
+    let stale = |cluster: &Cluster| {
+        let node = cluster.hosts[3].node.as_ref().expect("runs");
+        (node.readiness(), node.stale())
+    };
+    assert_eq!(stale(&cluster), (Readiness::Stale, Some(Stale::Removed)));
+
+    // Nor does it on new storage, whatever a person says.
+    cluster.kill(3);
+    cluster.hosts[3].put_back(Default::default());
+    cluster.start(3);
+    cluster.run(2 * SECOND);
+    assert_eq!(stale(&cluster), (Readiness::Stale, Some(Stale::Removed)));
     assert_eq!(cluster.done(1, seat(3, SeatChange::Joins)), refused(NoSeat::WasMember, 0));
 }
 
