@@ -9,6 +9,7 @@ use slackline_core::api::{Hold, Outcome, Refusal, Request, Shown, is_name};
 use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::SECOND;
 use slackline_core::id::OperationId;
+use slackline_core::quota::MEMBERS;
 use slackline_core::quota::Quota;
 use slackline_core::right::POSTPONED;
 use slackline_session::call::Place;
@@ -229,7 +230,8 @@ impl Simulation {
         let now = world.now();
         for site in 0..world.len() {
             let Some(node) = world.node(site) else { continue };
-            for quota in node.chapters().quotas.iter().filter(|quota| quota.limit().is_none()) {
+            let absent = node.chapters().quotas.iter().filter(|quota| quota.limit().is_none());
+            for quota in absent.filter(|quota| &**quota.name() != MEMBERS) {
                 let book = self.oracle.book(quota.name());
                 let since = self.oracle.books[book].changed[site].max(self.audit.healed_at);
                 let found = forgetting::check_left(now - since, self.settings.names_kept);

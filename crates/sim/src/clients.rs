@@ -61,7 +61,7 @@ impl Simulation {
 
     /// Returns true if every operation is sent, nothing is in doubt and nothing is held.
     pub(crate) fn clients_are_done(&self) -> bool {
-        let is_over = self.is_finishing() && self.transactions_are_done();
+        let is_over = self.is_finishing() && self.transactions_are_done() && self.faults.joining.is_none();
         self.callers_are_done(is_over)
             && is_over
             && self.treaties_are_done()

@@ -51,6 +51,7 @@ mod faults;
 mod forecasts;
 pub mod history;
 pub mod invariants;
+mod joins;
 mod kinds;
 mod lease;
 mod losses;

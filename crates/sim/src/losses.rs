@@ -185,7 +185,7 @@ impl Simulation {
             for kept in &mut self.faults.sites[site].copies {
                 for other in (0..world.len()).filter(|other| *other != site) {
                     let serves = |node: &&Node| node.readiness() == Readiness::Ready && !world.is_held_up(other);
-                    let peer = world.node(other).filter(serves).map(|node| &node.peers()[site]);
+                    let peer = world.node(other).filter(serves).and_then(|node| node.peers().get(site));
                     let has_heard = peer.is_some_and(|peer| {
                         peer.incarnation == kept.incarnation && peer.position >= kept.copy.last + NOTED
                     });
@@ -209,7 +209,7 @@ impl Simulation {
     fn fair_copy(&mut self, world: &World, site: usize) -> Option<(Copy, bool)> {
         let incarnation = world.node(site)?.incarnation();
         let heard = (0..world.len()).filter(|other| *other != site).map(|other| {
-            let peer = world.node(other).map(|node| &node.peers()[site]);
+            let peer = world.node(other).and_then(|node| node.peers().get(site));
             peer.filter(|peer| peer.incarnation == incarnation).map_or(0, |peer| peer.position)
         });
         let heard = heard.min().unwrap_or(0);

@@ -191,8 +191,11 @@ impl Simulation {
         // In some runs models say what makes no sense.
         let forecasts = (seed >> 18 & 1 == 0).then_some(seed ^ 0x6672_6373);
 
+        // In some runs one or two of five sites join later.
+        let first = if sites == 5 && seed >> 20 & 1 == 0 { 3 + (seed >> 21 & 1) as usize } else { sites };
+
         let world_options =
-            Options { idle_calls, names_kept, warranties, costs, restarts: true, ..Options::new(rtt, seed) };
+            Options { first, idle_calls, names_kept, warranties, costs, restarts: true, ..Options::new(rtt, seed) };
         let world = World::new(world_options);
         let members: Vec<SiteId> = (0..sites).map(|site| world.id(site)).collect();
         let crowd = if seed.is_multiple_of(CROWDED) { CROWD } else { 0 };
@@ -200,7 +203,7 @@ impl Simulation {
         let simulation = Self {
             oracle: Oracle::new(&members),
             callers: Callers::new(&members, seed),
-            settings: Settings { options, members, has_warranties, names_kept, txns_from, silence, forecasts },
+            settings: Settings { options, members, first, has_warranties, names_kept, txns_from, silence, forecasts },
             rng,
             phase: Phase::Faults,
             probes: Probes::default(),
@@ -208,7 +211,7 @@ impl Simulation {
             clients: Clients::new(sites, CLIENTS, crowd),
             txns: Txns::default(),
             treaties: Treaties::default(),
-            faults: Faults::new(sites, seed),
+            faults: Faults { joining: (first < sites).then_some(2 * SECOND), ..Faults::new(sites, seed) },
             watch: Watch::new(sites),
             audit: Audit::default(),
         };
@@ -254,6 +257,7 @@ impl Simulation {
     /// Looks whether the present phase is over.
     fn look_at_phase(&mut self, world: &mut World) {
         self.begin_callers(world);
+        self.let_join(world);
 
         match self.phase {
             Phase::Faults if self.faults_are_over() => {

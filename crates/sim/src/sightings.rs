@@ -213,8 +213,10 @@ impl Simulation {
                     self.probes.hit("round: report without a promise");
                 }
             }
-            avantan::Message::Accept { instance, ballot, .. } => {
-                let found = self.watch.promises.check(&of_life, *instance, *ballot, site, self.settings.members.len());
+            avantan::Message::Accept { instance, ballot, value } => {
+                // Each change lets one more site join, and a value counts the members that its leader knew.
+                let members = self.settings.first + value.membership as usize;
+                let found = self.watch.promises.check(&of_life, *instance, *ballot, site, members);
                 self.oracle.blame(quorums::NAME, found, format_args!("quota {quota}"));
             }
             _ => {}

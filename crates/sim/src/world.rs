@@ -53,6 +53,8 @@ pub struct Options {
     pub slack: Slack,
     /// Feeds every random choice.
     pub seed: u64,
+    /// The number of sites that are members from the beginning. The configuration of each that is to join names those before it, too.
+    pub first: usize,
     /// True if sites can be restarted. Without it their disks forget what only a restart would read.
     pub restarts: bool,
 }
@@ -63,6 +65,7 @@ impl Options {
         let (costs, warranties) = (Costs::default(), Warranties::default());
         let (idle_calls, names_kept) = (IDLE_CALLS, NAMES_KEPT);
         Self {
+            first: rtt.len(),
             rtt,
             costs,
             epsilon: 10_000,
@@ -485,15 +488,21 @@ impl World {
         }
     }
 
+    /// The sites that the configuration of one names.
+    fn named(&self, site: usize) -> Vec<SiteId> {
+        self.members[..self.options.first.max(site + 1)].to_vec()
+    }
+
     /// Starts a site that is down on what its disk has.
     pub fn start(&mut self, site: usize) {
         let (seed, mono) = (self.rng.draw(), self.rng.below(1_000_000));
+        let named = self.named(site);
         let at = &mut self.sites[site];
         assert!(at.node.is_none(), "a site that runs is not started");
         at.life += 1;
         at.clock.restart(self.now, mono);
         let last = at.storage.disk.durable();
-        let mut config = Config::new(at.id, self.members.clone());
+        let mut config = Config::new(at.id, named);
         config.epsilon = self.options.epsilon;
         config.redistribute = self.options.redistribute;
         config.ahead = self.options.ahead;
@@ -564,7 +573,7 @@ impl World {
     pub(crate) fn at_rest(&mut self, site: usize) -> Node {
         let at = &self.sites[site];
         assert!(at.node.is_none());
-        let config = Config::new(at.id, self.members.clone());
+        let config = Config::new(at.id, self.named(site));
         let node = Node::open(config, 0, at.storage.disk.durable(), at.storage.disk.rows(), at.clock.read(self.now));
         node.expect("a durable prefix of what was handed out can be opened")
     }

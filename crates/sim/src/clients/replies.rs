@@ -1,6 +1,6 @@
 //! What clients are told: it is judged by the oracle and by what they were told before, and they act on it.
 
-use slackline_core::api::{Answer, Hold, Operation, Outcome, Refusal, Response, Shown, UnknownReason};
+use slackline_core::api::{Answer, Hold, NoSeat, Operation, Outcome, Refusal, Response, Shown, UnknownReason};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, OperationId};
 use slackline_core::machine::ClientId;
@@ -323,6 +323,10 @@ impl Simulation {
                 0 => "operation: reclaimed nothing",
                 _ => "operation: reclaimed",
             }),
+            (Operation::Seat { .. }, Outcome::Seated { .. }) => self.probes.hit("members: a site joined"),
+            (Operation::Seat { .. }, Outcome::Refused(Refusal::NoSeat { why: NoSeat::Unrecorded, .. })) => {
+                self.probes.hit("members: refused as the last change is not recorded");
+            }
             (Operation::Delete { .. }, Outcome::Deleted) => self.probes.hit("operation: deleted"),
             _ => {}
         }

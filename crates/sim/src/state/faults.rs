@@ -151,6 +151,8 @@ pub(crate) struct Faults {
     pub(crate) planned: u64,
     /// True if everything that was wrong has ended.
     pub(crate) healed: bool,
+    /// When somebody asks next for a site to be a member; none if all are.
+    pub(crate) joining: Option<u64>,
     /// Faults that go on, by the number that their timers carry.
     pub(crate) active: Vec<Option<Fault>>,
     /// What is wrong at each site.
@@ -193,6 +195,7 @@ impl Faults {
             struck: 0,
             planned: 0,
             healed: false,
+            joining: None,
             active: Vec::new(),
             sites: (0..sites).map(|_| Ills::new()).collect(),
             losses: Losses::default(),

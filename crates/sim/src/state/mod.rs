@@ -83,6 +83,8 @@ pub(crate) struct Settings {
     pub(crate) options: RunOptions,
     /// The sites, by position.
     pub(crate) members: Vec<SiteId>,
+    /// The number of those that are members from the beginning; the others join, one after the other.
+    pub(crate) first: usize,
     /// True if sites issue and rely upon warranties.
     pub(crate) has_warranties: bool,
     /// The time for which sites keep names of deleted quotas.
