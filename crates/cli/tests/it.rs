@@ -7,6 +7,7 @@ mod full_disk;
 mod kills;
 #[path = "../../client/tests/load.rs"]
 mod load;
+mod members;
 mod mounts;
 mod process;
 mod transfers;

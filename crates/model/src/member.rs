@@ -38,7 +38,9 @@ pub struct Setup {
     pub tokens: [i64; FIRST + 1],
     /// The site that is declared lost by the second change.
     pub lost: usize,
-    /// The number of changes: 0, 1 or 2.
+    /// The changes that all know and have recorded at the start: 0, or 1.
+    pub begins: u64,
+    /// The number of changes in the end: up to 2.
     pub changes: u64,
     /// The highest ballot number in any instance.
     pub ballots: u64,
@@ -231,20 +233,22 @@ impl Model for Setup {
                 away: 0,
             },
         };
-        let table = Table::from_parts(1, 1, Some(self.limit()), (0..FIRST).map(row).collect());
+        let first = FIRST + self.begins as usize;
+        let mut table = Table::from_parts(1, 1, Some(self.limit()), (0..first).map(row).collect());
+        table.membership = self.begins;
         let site = |at: usize| {
-            let share = match at < FIRST {
+            let share = match at < first {
                 true => {
                     Share { tokens: self.tokens[at], number: 1, applied: 1, table: table.clone(), ..Share::default() }
                 }
                 false => Share::default(),
             };
-            Site { avantan: Avantan::restore(share), number: 0 }
+            Site { avantan: Avantan::restore(share), number: self.begins }
         };
         vec![State {
             sites: (0..=FIRST).map(site).collect(),
             network: BTreeSet::new(),
-            changes: 0,
+            changes: self.begins,
             acquired: 0,
             left: self.acquires,
             decided: Vec::new(),
@@ -357,6 +361,7 @@ pub fn setups() -> Vec<Setup> {
         name: "member: 3 to 4 sites and back, a round under way; only votes arrive",
         tokens: [0, 2, 0, 0],
         lost: 1,
+        begins: 0,
         changes: 2,
         ballots: 1,
         rounds: 1,
@@ -383,6 +388,11 @@ pub fn setups() -> Vec<Setup> {
             intents: vec![Intent::Move],
             leaders: vec![0, 2, 3],
             votes_only: false,
+            ..base.clone()
+        },
+        Setup {
+            name: "member: one of four is lost while a round is under way; only votes arrive",
+            begins: 1,
             ..base.clone()
         },
         base,

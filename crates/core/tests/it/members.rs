@@ -164,7 +164,8 @@ fn site_that_was_declared_lost_and_still_runs_is_told() {
     cluster.cut.clear();
     cluster.run(3 * SECOND);
     let node = cluster.hosts[3].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.stale()), (Readiness::Stale, Some(Stale::Removed)));
+    let found = (node.readiness(), node.stale());
+    assert_eq!(found, (Readiness::Stale, Some(Stale::Removed)), "a site that is gone does nothing more");
 }
 
 #[test]
