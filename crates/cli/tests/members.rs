@@ -98,7 +98,7 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     cluster.wait("us");
     let reclaim = ["quota", "reclaim", "gpus", "--of", "ap-1", "--still-in-use", "5", "--json"];
     let reclaimed = eventually("it is reclaimed", || cluster.run(&reclaim), |reclaimed| reclaimed.status == 0);
-    assert_eq!(reclaimed.json()["brought"], json!(in_use - 12));
+    assert_eq!(reclaimed.json()["reclaimed"], json!(in_use - 12));
     assert_eq!(cluster.settled().0, 12);
 
     // It returns, and does nothing. Another starts again with the configuration of before, and goes on.
