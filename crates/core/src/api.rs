@@ -66,6 +66,9 @@ pub struct Parent {
     pub generation: u32,
 }
 
+/// Grants and objects at a site that is to leave are counted up to here.
+pub const COUNTED: u64 = 1_000;
+
 /// The most bytes of what drivers have to know of a site that joins.
 pub const LABEL_BYTES: usize = 512;
 
@@ -141,7 +144,7 @@ pub enum Operation {
         /// The quota's name.
         quota: String,
     },
-    /// Makes a site a member of this lane, or says that one is lost for good.
+    /// Makes a site a member of this lane, empties one, or takes one out.
     Seat {
         /// The site.
         site: SiteId,
@@ -171,6 +174,12 @@ pub enum SeatChange {
     Joins,
     /// It is lost for good, and a member no longer. What it had counts as in use until it is reclaimed.
     Lost,
+    /// It stays one, gives its tokens away, takes back what is released, and grants nothing. Only the site itself can be asked.
+    Drains,
+    /// It grants again. Only the site itself can be asked.
+    Serves,
+    /// It is a member no longer, as nothing is left there that anybody could miss. Only the site itself can be asked.
+    Leaves,
 }
 
 /// Why the members do not change.
@@ -190,12 +199,40 @@ pub enum NoSeat {
     Unrecorded,
     /// Names of deleted quotas are being forgotten, for which all members are needed. That is over soon.
     Forgetting,
+    /// Another site was asked for what only the site itself can do.
+    OtherSite,
+    /// It has not been drained.
+    NotDrained,
+    /// So many quotas have tokens there, or gifts under way that it gave.
+    HasTokens,
+    /// So many grants of it are out that only it can take back.
+    HasGrants,
+    /// So many objects are at home there.
+    HasObjects,
+    /// So many transactions are under way there.
+    HasTransactions,
+    /// It is the only member.
+    Last,
 }
 
 impl NoSeat {
     /// All of them, in an order that rows rest on: new ones come last.
-    pub const ALL: [Self; 7] =
-        [Self::WasMember, Self::Full, Self::NotNext, Self::NoMember, Self::Lives, Self::Unrecorded, Self::Forgetting];
+    pub const ALL: [Self; 14] = [
+        Self::WasMember,
+        Self::Full,
+        Self::NotNext,
+        Self::NoMember,
+        Self::Lives,
+        Self::Unrecorded,
+        Self::Forgetting,
+        Self::OtherSite,
+        Self::NotDrained,
+        Self::HasTokens,
+        Self::HasGrants,
+        Self::HasObjects,
+        Self::HasTransactions,
+        Self::Last,
+    ];
 }
 
 /// The outcome of an operation.
@@ -358,7 +395,8 @@ pub enum Refusal {
     NoSeat {
         /// Why.
         why: NoSeat,
-        /// The number of quotas that it is about; zero where it is about none.
+        /// The number of quotas, grants, objects or transactions that it is about, up to a thousand of all but the first; zero where it is
+        /// about none.
         count: u64,
     },
     /// The quota was deleted while the request waited.

@@ -187,6 +187,9 @@ pub trait Chapter {
         Leaving::Done
     }
 
+    /// Gives nothing away any more: the site is not to stop.
+    fn stay(&mut self) {}
+
     /// Sets its fields of the site's status.
     fn describe(&self, _status: &mut Status) {}
 

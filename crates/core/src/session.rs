@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use crate::api::{NoSeat, Operation, Outcome, Refusal, SESSION_WINDOW, SeatChange, UnknownReason};
+use crate::api::{NoSeat, Operation, Outcome, Refusal, SESSION_WINDOW, UnknownReason};
 use crate::avantan::{Agreement, Charter, Lifecycle};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
@@ -798,7 +798,7 @@ pub fn digest(operation: &Operation) -> u64 {
         Operation::Seat { site, change, label } => {
             mix(11);
             mix(u64::from(site.region) << 16 | u64::from(site.lane));
-            mix(u64::from(*change == SeatChange::Lost));
+            mix(*change as u64);
             text(label, &mut mix);
         }
         Operation::AcceptLoss => mix(7),

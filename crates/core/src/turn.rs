@@ -121,6 +121,10 @@ pub struct Here<'a> {
     pub config: &'a Config,
     /// True if storage has room for what clients want written.
     pub has_room: bool,
+    /// True if the site gives its tokens away and grants nothing, by an operator's word.
+    pub drained: bool,
+    /// The transactions that this site coordinates, and those that it has a part of.
+    pub under_way: usize,
 }
 
 /// The effects of a call: rows that become durable, messages and responses that leave once they are, and counts.
@@ -135,6 +139,8 @@ pub struct Out<'a> {
     pub sends: Vec<(SiteId, Body)>,
     /// Responses to clients, besides those to operations that have ended.
     pub responses: Vec<(ClientId, Response)>,
+    /// Set if the site drains from the end of this call on, or no longer.
+    pub drains: Option<bool>,
     /// Waiting operations that have ended.
     pub finished: Vec<(Ticket, Outcome)>,
     /// Waiting operations that are undecided when their clients are answered, with their aims.
@@ -157,6 +163,7 @@ impl<'a> Out<'a> {
             batch: Batch::with_capacity(TURN_BYTES),
             sends: Vec::new(),
             responses: Vec::new(),
+            drains: None,
             finished: Vec::new(),
             undecided: Vec::new(),
             waiting,
@@ -415,8 +422,18 @@ mod tests {
             let peer = |(site, offset): (&SiteId, Option<Offset>)| Peer { site: *site, offset, ..Peer::default() };
             let peers: Vec<Peer> = members.iter().zip(offsets).map(peer).collect();
             let site = Membership::first(members[0], Incarnation(1), &members);
-            let here =
-                Here { now, uptime: 0, steady: 0, site, position: 0, peers: &peers, config: &config, has_room: true };
+            let here = Here {
+                now,
+                uptime: 0,
+                steady: 0,
+                site,
+                position: 0,
+                peers: &peers,
+                config: &config,
+                has_room: true,
+                drained: false,
+                under_way: 0,
+            };
             let since_now = |time: Option<i64>| time.map(|time| time - now.wall);
             (since_now(here.agreed()), since_now(here.agreed_at_most()), here.has_majority_within(SECOND))
         };

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::api::{NoSeat, Refusal, UnknownReason};
+use crate::api::{COUNTED, NoSeat, Refusal, UnknownReason};
 use crate::avantan::Agreement;
 use crate::object::Cause;
 
@@ -39,6 +39,13 @@ impl Refusal {
                 NoSeat::Lives => ("site_lives", "the site was heard from lately, so it is not lost"),
                 NoSeat::Unrecorded => ("unrecorded", "not every quota has recorded the last change of the members"),
                 NoSeat::Forgetting => ("forgetting", "names of deleted quotas are being forgotten, by all members"),
+                NoSeat::OtherSite => ("other_site", "only the site itself can be asked for that"),
+                NoSeat::NotDrained => ("not_drained", "the site has not been drained"),
+                NoSeat::HasTokens => ("has_tokens", "the site still has tokens"),
+                NoSeat::HasGrants => ("has_grants", "grants of the site are out"),
+                NoSeat::HasObjects => ("has_objects", "objects are at home at the site"),
+                NoSeat::HasTransactions => ("has_transactions", "transactions are under way at the site"),
+                NoSeat::Last => ("last_member", "the site is the only member"),
             },
             Refusal::InvalidParent => {
                 ("invalid_parent", "the name does not begin with that of the quota above it and a slash")
@@ -123,6 +130,18 @@ impl fmt::Display for Refusal {
             }
             Refusal::NoSeat { why: NoSeat::Unrecorded, count } => {
                 write!(f, "{count} quotas have not recorded the last change of the members, as far as this site knows")
+            }
+            Refusal::NoSeat { why: NoSeat::HasTokens, count } => {
+                write!(f, "the site still has tokens of {count} quotas: they are given away when another site is up")
+            }
+            Refusal::NoSeat { why: NoSeat::HasGrants, count } => {
+                write!(f, "{} grants of the site are out, which it alone can take back", or_more(*count))
+            }
+            Refusal::NoSeat { why: NoSeat::HasObjects, count } => {
+                write!(f, "{} objects are at home at the site", or_more(*count))
+            }
+            Refusal::NoSeat { why: NoSeat::HasTransactions, count } => {
+                write!(f, "{count} transactions are under way at the site")
             }
             Refusal::AboveOut { at_most } => {
                 write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")
@@ -215,4 +234,8 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.words().1)
     }
+}
+/// A count that is looked for no farther than a thousand.
+fn or_more(count: u64) -> String {
+    if count < COUNTED { count.to_string() } else { format!("{count} or more") }
 }

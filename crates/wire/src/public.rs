@@ -381,6 +381,13 @@ impl TryFrom<v1::Refusal> for Refusal {
             Ok(v1::Reason::SiteLives) => no_seat(NoSeat::Lives),
             Ok(v1::Reason::Unrecorded) => no_seat(NoSeat::Unrecorded),
             Ok(v1::Reason::Forgetting) => no_seat(NoSeat::Forgetting),
+            Ok(v1::Reason::OtherSite) => no_seat(NoSeat::OtherSite),
+            Ok(v1::Reason::NotDrained) => no_seat(NoSeat::NotDrained),
+            Ok(v1::Reason::HasTokens) => no_seat(NoSeat::HasTokens),
+            Ok(v1::Reason::HasGrants) => no_seat(NoSeat::HasGrants),
+            Ok(v1::Reason::HasObjects) => no_seat(NoSeat::HasObjects),
+            Ok(v1::Reason::HasTransactions) => no_seat(NoSeat::HasTransactions),
+            Ok(v1::Reason::LastMember) => no_seat(NoSeat::Last),
             Ok(v1::Reason::InvalidParent) => Refusal::InvalidParent,
             Ok(v1::Reason::NoParent) => Refusal::NoParent,
             Ok(v1::Reason::ParentDiffers) => Refusal::ParentDiffers,
@@ -437,11 +444,18 @@ fn reason_of_no_seat(why: NoSeat) -> v1::Reason {
         NoSeat::Lives => v1::Reason::SiteLives,
         NoSeat::Unrecorded => v1::Reason::Unrecorded,
         NoSeat::Forgetting => v1::Reason::Forgetting,
+        NoSeat::OtherSite => v1::Reason::OtherSite,
+        NoSeat::NotDrained => v1::Reason::NotDrained,
+        NoSeat::HasTokens => v1::Reason::HasTokens,
+        NoSeat::HasGrants => v1::Reason::HasGrants,
+        NoSeat::HasObjects => v1::Reason::HasObjects,
+        NoSeat::HasTransactions => v1::Reason::HasTransactions,
+        NoSeat::Last => v1::Reason::LastMember,
     }
 }
 
 same_variants! {
-    SeatChange = v1::SeatChange { Joins, Lost }
+    SeatChange = v1::SeatChange { Joins, Lost, Drains, Serves, Leaves }
     UnknownReason = v1::Doubt { SiteUnreachable, IncarnationLost, Forgotten, Undecided, HomeLost, NotReady, StorageFull }
     SynchronizationCause = v1::SynchronizationCause { Slack, Retraction, Refused }
     Readiness = v1::Readiness { Joining, Confirming, Ready, Stale, Draining, AwaitingNewStorage, StorageFull }

@@ -721,7 +721,8 @@ impl Generator {
     }
 
     fn seat_change(&mut self) -> SeatChange {
-        if self.flag() { SeatChange::Joins } else { SeatChange::Lost }
+        use SeatChange::{Drains, Joins, Leaves, Lost, Serves};
+        [Joins, Lost, Drains, Serves, Leaves][self.below(5) as usize]
     }
 
     /// The incarnation of a member that is one no longer.

@@ -62,6 +62,12 @@ impl Chapters {
         self.quotas.roster()
     }
 
+    /// The transactions that this site coordinates, and those that it has a part of.
+    pub(super) fn under_way(&self) -> usize {
+        let (coordinated, parts) = self.txns.under_way();
+        coordinated + parts
+    }
+
     /// True if everything that is known here has recorded the last change of the members.
     pub(super) fn are_settled(&self) -> bool {
         self.quotas.is_settled()

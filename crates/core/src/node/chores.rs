@@ -21,6 +21,9 @@ const DRAIN: u64 = 5 * SECOND;
 /// The time between two looks whether a drain is over, in microseconds.
 const DRAIN_LOOK: u64 = 10 * MILLISECOND;
 
+/// The time between two looks whether a site that was drained by an operator's word has something to give away, in microseconds.
+const GIVE_LOOK: u64 = 200 * MILLISECOND;
+
 /// The times at which the chores are due, in monotonic microseconds.
 #[derive(Debug)]
 pub(super) struct Chores {
@@ -30,6 +33,8 @@ pub(super) struct Chores {
     sweep_at: u64,
     /// The drain that is under way.
     drain: Option<Drain>,
+    /// The next look whether a site that was drained by an operator's word has something to give away.
+    pub(super) give_at: u64,
 }
 
 /// A drain under way; times in monotonic microseconds.
@@ -49,7 +54,7 @@ struct Drain {
 impl Chores {
     /// The chores of a site that starts.
     pub(super) fn new(now: Now) -> Self {
-        Self { ping_at: now.mono, sweep_at: now.mono + SWEEP, drain: None }
+        Self { ping_at: now.mono, sweep_at: now.mono + SWEEP, drain: None, give_at: u64::MAX }
     }
 
     /// Begins to drain: `client` is told when it is over, and the other sites are told at once.
@@ -60,7 +65,7 @@ impl Chores {
 
     /// The earliest time at which a chore is due, in monotonic microseconds.
     pub(super) fn deadline(&self) -> u64 {
-        let earliest = self.ping_at.min(self.sweep_at);
+        let earliest = self.ping_at.min(self.sweep_at).min(self.give_at);
         self.drain.as_ref().map_or(earliest, |drain| earliest.min(drain.look_at))
     }
 
@@ -68,6 +73,23 @@ impl Chores {
     pub(super) fn tick(&mut self, turn: &mut Turn, desk: &mut Desk) {
         self.sweep(turn, desk);
         self.drain(turn, desk);
+        self.give_away(turn, desk);
+    }
+
+    /// Gives away what has come in at a site that was drained by an operator's word.
+    fn give_away(&mut self, turn: &mut Turn, desk: &mut Desk) {
+        let now = turn.here.now.mono;
+        if !turn.here.drained {
+            self.give_at = u64::MAX;
+            return;
+        }
+        if self.give_at == u64::MAX {
+            self.give_at = now;
+        }
+        if self.drain.is_none() && now >= self.give_at {
+            let leaving = desk.chapters.leave(turn);
+            self.give_at = now + if leaving == Leaving::GoesOn { MILLISECOND } else { GIVE_LOOK };
+        }
     }
 
     /// Ends sessions whose retention is over. A bounded number at a time: their rows are removed in this call's batch.

@@ -55,6 +55,8 @@ pub(super) struct Identity {
     /// The number of the last change of the members for which others have attested that everything that they know has recorded it, and
     /// this incarnation. Means something only of an incarnation after the first.
     pub(super) whole: u64,
+    /// True if it gives its tokens away and grants nothing, by an operator's word.
+    pub(super) drained: bool,
 }
 
 /// The question of a site that starts to all others: what they know of it.
@@ -153,6 +155,7 @@ impl Identity {
             first_turn: true,
             marks: Marks::default(),
             whole: 0,
+            drained: false,
         }
     }
 
@@ -182,6 +185,7 @@ impl Identity {
         let mut roster = Roster::of(&members);
         if version >= CHANGED {
             self.whole = cursor.u64()?;
+            self.drained = cursor.u8()? == 1;
             roster = Roster::decode(&mut cursor)?;
         }
         cursor.end()?;
@@ -322,7 +326,8 @@ impl Identity {
     fn put_meta(&self, batch: &mut Batch, me: SiteId, roster: &Roster, uptime: u64) {
         let mut row = Vec::with_capacity(48);
         // An earlier version opens the storage of a cluster whose members never changed.
-        put_u64(&mut row, if roster.number > 0 { CHANGED } else { CHANGED - 1 });
+        let is_changed = roster.number > 0 || self.drained;
+        put_u64(&mut row, if is_changed { CHANGED } else { CHANGED - 1 });
         put_u64(&mut row, u64::from(me.region));
         put_u64(&mut row, u64::from(me.lane));
         put_u64(&mut row, self.nonce);
@@ -335,8 +340,9 @@ impl Identity {
             put_u64(&mut row, u64::from(site.region));
             put_u64(&mut row, u64::from(site.lane));
         }
-        if roster.number > 0 {
+        if is_changed {
             put_u64(&mut row, self.whole);
+            row.push(u8::from(self.drained));
             roster.encode(&mut row);
         }
         batch.put(&[META], &row);

@@ -29,6 +29,7 @@ use crate::chapter::Revived;
 use crate::clock::Now;
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
+use crate::peer::quota::QuotaMessage;
 use crate::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 use crate::quota::MEMBERS;
 use crate::right::Start;
@@ -208,7 +209,8 @@ impl Node {
         let Self { config, members, position, identity, peers, chapters, log, .. } = self;
         let site = members.seen_by(config.me, identity, chapters);
         let (uptime, steady) = (identity.uptime(now), identity.steady.clone().advance(now));
-        Here { now, uptime, steady, site, position: *position, peers, config, has_room: log.has_room }
+        let (has_room, drained, under_way) = (log.has_room, identity.drained, chapters.under_way());
+        Here { now, uptime, steady, site, position: *position, peers, config, has_room, drained, under_way }
     }
 
     /// The site's status, for operators.
@@ -335,7 +337,8 @@ impl Node {
         let Self { config, members, position, identity, peers, chapters, log, .. } = self;
         let site = members.seen_by(config.me, identity, chapters);
         let (uptime, steady) = (identity.uptime(now), identity.steady.clone().advance(now));
-        let here = Here { now, uptime, steady, site, position: *position, peers, config, has_room: log.has_room };
+        let (has_room, drained, under_way) = (log.has_room, identity.drained, chapters.under_way());
+        let here = Here { now, uptime, steady, site, position: *position, peers, config, has_room, drained, under_way };
         chapters.all_mut().into_iter().for_each(|chapter| chapter.meet_members(&here));
     }
 
@@ -493,7 +496,8 @@ impl Machine for Node {
         let site = members.seen_by(config.me, identity, chapters);
         let has_room = log.has_room;
         let (uptime, steady) = (identity.uptime(now), identity.steady.advance(now));
-        let here = Here { now, uptime, steady, site, position: *position, peers, config, has_room };
+        let (drained, under_way) = (identity.drained, chapters.under_way());
+        let here = Here { now, uptime, steady, site, position: *position, peers, config, has_room, drained, under_way };
         let waiting = chapters.waiting();
         let mut turn = Turn { here, out: Out::new(config.me, waiting, rng, metrics) };
         turn.out.sends = early;
@@ -533,6 +537,14 @@ impl Machine for Node {
         // durable together or not at all. So no crash leaves an outcome without its effects, or effects that could be
         // had a second time.
         desk.finish(&mut turn);
+        if let Some(drains) = turn.out.drains.take().filter(|drains| *drains != desk.identity.drained) {
+            // The others are told at once: they give it nothing from here on.
+            (desk.identity.drained, desk.identity.rows.is_meta_dirty) = (drains, true);
+            (chores.ping_at, chores.give_at) = (now.mono, if drains { now.mono } else { u64::MAX });
+            if !drains {
+                desk.chapters.all_mut().into_iter().for_each(|chapter| chapter.stay());
+            }
+        }
         if serving {
             chapters.all_mut().into_iter().for_each(|chapter| chapter.persist(&mut turn));
         }
@@ -598,6 +610,20 @@ impl Members {
     }
 }
 
+/// True if what a message says counts by the members of now: rounds of the majority, and what all members or a majority of them say.
+fn counts_members(body: &Body) -> bool {
+    match body {
+        Body::Quota(
+            QuotaMessage::Avantan { .. }
+            | QuotaMessage::NoVote { .. }
+            | QuotaMessage::Lookup { .. }
+            | QuotaMessage::NotKnown { .. }
+            | QuotaMessage::Forget(_),
+        ) => !is_about_members(body),
+        _ => false,
+    }
+}
+
 /// True if a message is of the agreement about who the members are.
 fn is_about_members(body: &Body) -> bool {
     matches!(body, Body::Quota(message) if message.name() == Some(MEMBERS))
@@ -647,8 +673,8 @@ impl Node {
         })
     }
 
-    /// Passes a message on if its sender knows the same members. Whoever knows of a later change takes part in nothing of those that do
-    /// not, and tells them; the agreement about members itself goes by what it has decided.
+    /// Passes a message on, unless it counts members and its sender knows others. Whoever knows of a later change takes part in no round of
+    /// those that do not, and tells them; the agreement about members itself goes by what it has decided.
     fn among_members(
         &mut self,
         from: usize,
@@ -657,7 +683,7 @@ impl Node {
         early: &mut Vec<(SiteId, Body)>,
     ) -> Option<Body> {
         let known = self.members.roster.number;
-        if members == known || is_about_members(&body) {
+        if members == known || !counts_members(&body) {
             return Some(body);
         }
         early.extend(self.chapters.members_news(members < known).map(|news| (self.peers[from].site, news)));

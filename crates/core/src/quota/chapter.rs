@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::announce::Announcements;
 use super::book::{Passage, Quotas};
 use super::row::{QuotaRow, due_ranges, due_uptime, grant_key};
-use crate::api::{Operation, Outcome, Request, Response, Status};
+use super::seats::missed;
+use crate::api::{Operation, Outcome, Request, Response, SeatChange, Status, Submission};
 use crate::chapter::{Chapter, Fate, Leaving, Order, Revived};
 use crate::clock::{MILLISECOND, Now};
 use crate::codec::Malformed;
@@ -85,6 +86,14 @@ impl Chapter for Quotas {
             _ => None,
         });
         needed.keys.extend(released);
+
+        // What would be missed if the site left, up to a bound: the keys alone.
+        let leaves = |submission: &Submission| {
+            matches!(submission.operation, Operation::Seat { change: SeatChange::Leaves, .. })
+        };
+        if batch.operations.iter().any(leaves) {
+            needed.head_ranges.extend(missed().map(|range| (range, 0)));
+        }
     }
 
     fn tick_needs(&self, here: &Here, needed: &mut KeySet) {
@@ -204,6 +213,10 @@ impl Chapter for Quotas {
             None if self.is_lost(aim) => Fate::Lost,
             None => Fate::Open,
         }
+    }
+
+    fn stay(&mut self) {
+        self.gifts.leaving = None;
     }
 
     fn leave(&mut self, turn: &mut Turn) -> Leaving {

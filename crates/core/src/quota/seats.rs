@@ -28,10 +28,12 @@ use std::collections::BTreeSet;
 
 use super::book::Quotas;
 use super::one::{Admin, Quota};
-use crate::api::{LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange};
+use crate::api::{COUNTED, LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange};
 use crate::avantan::{Lifecycle, Message, Roster, SEATS};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId, SiteSet};
+use crate::machine::{KeyRange, View};
+use crate::rows::{GRANT, OBJECT};
 use crate::turn::{Here, Ticket, Turn};
 
 /// The name of the entity by which members agree on who they are. It has a character that no quota's name may have.
@@ -55,6 +57,12 @@ pub(super) struct Seats {
     look_at: Option<u64>,
     /// The members that have said that all that they know has recorded it, and this site's incarnation.
     attested: SiteSet,
+}
+
+/// What would be missed if the site left: grants, and objects. Of each as many as are counted.
+pub(super) fn missed() -> impl Iterator<Item = KeyRange> {
+    let of = |tag: u8| KeyRange { from: vec![tag], to: vec![tag + 1], limit: COUNTED as usize };
+    [GRANT, OBJECT].into_iter().map(of)
 }
 
 impl Quota {
@@ -132,6 +140,7 @@ impl Quotas {
     pub(super) fn change_members(
         &mut self,
         turn: &mut Turn,
+        view: &View,
         ticket: Ticket,
         (site, change, label): (SiteId, SeatChange, &str),
         deadline: u64,
@@ -140,7 +149,15 @@ impl Quotas {
         if label.len() > LABEL_BYTES {
             return Some(Outcome::Refused(Refusal::InvalidName));
         }
-        let gone = match self.seat_of(&here, site, change) {
+        // What the site does about itself needs nobody else.
+        if let SeatChange::Drains | SeatChange::Serves = change {
+            if site != here.site.me {
+                return Some(Outcome::Refused(Refusal::NoSeat { why: NoSeat::OtherSite, count: 0 }));
+            }
+            turn.out.drains = Some(change == SeatChange::Drains);
+            return Some(Outcome::Seated { number: here.site.number });
+        }
+        let gone = match self.seat_of(&here, view, site, change) {
             Ok(Some(gone)) => gone,
             Ok(None) => return Some(Outcome::Seated { number: here.site.number }),
             Err(refusal) => return Some(Outcome::Refused(refusal)),
@@ -157,7 +174,13 @@ impl Quotas {
     }
 
     /// What the seat of a site is to be: none if it is so already.
-    fn seat_of(&self, here: &Here, site: SiteId, change: SeatChange) -> Result<Option<Option<Incarnation>>, Refusal> {
+    fn seat_of(
+        &self,
+        here: &Here,
+        view: &View,
+        site: SiteId,
+        change: SeatChange,
+    ) -> Result<Option<Option<Incarnation>>, Refusal> {
         let refuse = |why| Err(Refusal::NoSeat { why, count: 0 });
         let known = here.peers.iter().position(|peer| peer.site == site);
         let peer = known.map(|position| &here.peers[position]);
@@ -168,6 +191,12 @@ impl Quotas {
             SeatChange::Joins if here.peers.len() >= SEATS => refuse(NoSeat::Full),
             SeatChange::Joins if here.site.members.last().is_some_and(|last| site < *last) => refuse(NoSeat::NotNext),
             SeatChange::Joins => Ok(Some(None)),
+            SeatChange::Drains | SeatChange::Serves => Ok(None),
+            SeatChange::Leaves if site != here.site.me => refuse(NoSeat::OtherSite),
+            SeatChange::Leaves => {
+                self.may_leave(here, view)?;
+                Ok(Some(Some(Incarnation(here.site.incarnation.0 + 1))))
+            }
             SeatChange::Lost if was_member => Ok(None),
             SeatChange::Lost => {
                 let Some(peer) = peer else { return refuse(NoSeat::NoMember) };
@@ -180,6 +209,42 @@ impl Quotas {
                 Ok(Some(Some(Incarnation(last.0 + 1))))
             }
         }
+    }
+
+    /// Whether nothing is left at this site that anybody could miss.
+    fn may_leave(&self, here: &Here, view: &View) -> Result<(), Refusal> {
+        let refuse = |why, count: usize| Err(Refusal::NoSeat { why, count: count as u64 });
+        if here.site.count() == 1 {
+            return refuse(NoSeat::Last, 0);
+        }
+        if !here.drained {
+            return refuse(NoSeat::NotDrained, 0);
+        }
+
+        // A gift that did not arrive would be lost with this site, as nobody else tells of it.
+        let has_tokens = |quota: &&Quota| {
+            let activity = quota.activity.as_ref();
+            let is_away = |peer: usize| {
+                let share = activity.map(|activity| activity.peers[peer]).unwrap_or_default();
+                quota.under_way(here, peer, &share) > 0
+            };
+            let peers = (0..here.peers.len()).filter(|&peer| peer != here.position && !here.peers[peer].gone);
+            quota.limit().is_some() && (quota.avantan.share.tokens > 0 || peers.into_iter().any(is_away))
+        };
+        let quotas = self.iter().filter(has_tokens).count();
+        if quotas > 0 {
+            return refuse(NoSeat::HasTokens, quotas);
+        }
+        for (range, why) in missed().zip([NoSeat::HasGrants, NoSeat::HasObjects]) {
+            let count = view.heads_of(&range).count();
+            if count > 0 {
+                return refuse(why, count);
+            }
+        }
+        if here.under_way > 0 {
+            return refuse(NoSeat::HasTransactions, here.under_way);
+        }
+        Ok(())
     }
 
     /// Whether this site would vote for a change of a site's seat now.

@@ -123,7 +123,7 @@ impl Quotas {
                 None
             }
             Operation::Seat { site, change, label } => {
-                self.change_members(turn, ticket, (*site, *change, label), deadline)
+                self.change_members(turn, view, ticket, (*site, *change, label), deadline)
             }
             Operation::Commit(_) | Operation::AcceptLoss => unreachable!("it is not about quotas"),
             Operation::Delete { quota } => {
@@ -150,6 +150,11 @@ impl Quotas {
         // What can never be granted is no demand that anybody could meet.
         if let Some(refusal) = self.above_limit(&path, &request) {
             return Some(Outcome::Refused(refusal));
+        }
+
+        // It is to be emptied: another site grants it.
+        if turn.here.drained {
+            return Some(Outcome::Refused(Refusal::NotReady));
         }
 
         // What comes back by itself is held by nobody: no grant of it has an end.

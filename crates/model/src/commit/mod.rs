@@ -369,6 +369,8 @@ impl Setup {
             peers: &peers,
             config: &config,
             has_room: true,
+            drained: false,
+            under_way: 0,
         };
         let (mut rng, mut metrics) = (Rng::new(0), Metrics::default());
         let mut turn = Turn { here, out: Out::new(site_id(at), 0, &mut rng, &mut metrics) };
