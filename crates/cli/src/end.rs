@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::{Value, json};
 use slackline::{
-    Aborted, Agreement, Cause, Client, Left, LeftWhat, NotDone, ReadError, Reason, Refused, TreatyRefusal, TxnError,
-    Unknown, UnknownReason,
+    Aborted, Agreement, Cause, Client, Left, LeftWhat, NoSeat, NotDone, ReadError, Reason, Refused, TreatyRefusal,
+    TxnError, Unknown, UnknownReason,
 };
 
 use crate::described::Described;
@@ -321,6 +321,12 @@ fn advice(reason: &Reason) -> String {
         Reason::AboveOut { .. } => "; release what was acquired",
         Reason::AboveLimit { .. } => "; ask for fewer",
         Reason::AboveGrant { .. } => "; say what was used of this grant",
+        Reason::NoSeat { why: NoSeat::Lives, .. } => "; one that is well is drained and removed",
+        Reason::NoSeat { why: NoSeat::Unrecorded, .. } => "; `slackline site wait SITE` waits for that",
+        Reason::NoSeat { why: NoSeat::NotDrained, .. } => "; `slackline site drain` does that",
+        Reason::NoSeat { why: NoSeat::WasMember, .. } => "; it can join under another name",
+        Reason::NoSeat { why: NoSeat::HasObjects, .. } => "; write them elsewhere, and delete them",
+        Reason::NoSeat { why: NoSeat::HasGrants, .. } => "; release them, or wait until they end",
         Reason::IncarnationLives => "; `slackline status` shows each site's incarnation",
         Reason::AlsoLost { .. } => "; give --of once for each",
         Reason::DeadlinePassed => "; give it more time with --deadline",

@@ -55,9 +55,11 @@ impl Cluster {
         (shown["in_use_max"].as_i64().expect("a number"), shown["sites"].clone())
     }
 
-    fn acquire(&self, amount: &str, site: &str) {
+    /// Takes tokens at a site; the grant.
+    fn acquire(&self, amount: &str, site: &str) -> String {
         let words = ["quota", "acquire", "gpus", amount, "--site", site, "--json"];
-        eventually("tokens are granted", || self.run(&words), |acquired| acquired.status == 0);
+        let acquired = eventually("tokens are granted", || self.run(&words), |acquired| acquired.status == 0);
+        acquired.json()["grant"].as_str().expect("granted").to_owned()
     }
 }
 
@@ -79,7 +81,7 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     let added = cluster.run(&add);
     assert_eq!((added.status, added.json()["membership"].clone()), (0, json!(1)), "{added:?}");
     cluster.wait("sa");
-    cluster.acquire("7", "sa");
+    let grant = cluster.acquire("7", "sa");
     assert_eq!(cluster.settled().0, 12);
     assert_eq!(cluster.run(&add).json()["membership"], json!(1), "it is a member already");
 
@@ -111,4 +113,17 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     let status = cluster.run(&["status", "--json"]).json();
     assert_eq!((&status["membership"], &status["sites"][1]["membership"]), (&json!(2), &json!(2)));
     assert_eq!(cluster.settled().0, 13);
+
+    // One that is well leaves when nothing is left there.
+    let remove = ["site", "remove", "sa", "--json"];
+    assert_eq!(cluster.run(&remove).json()["reason"], json!("not_drained"));
+    assert_eq!(cluster.run(&["site", "drain", "sa"]).status, 0);
+    let refused = || cluster.run(&remove);
+    let refused = eventually("its tokens are elsewhere", refused, |refused| refused.json()["reason"] != "has_tokens");
+    assert_eq!((refused.status, refused.json()["reason"].clone()), (1, json!("has_grants")), "{refused:?}");
+    assert_eq!(cluster.run(&["quota", "release", "--grant", &grant]).status, 0);
+    let removed = cluster.run(&remove);
+    assert_eq!((removed.status, removed.json()["membership"].clone()), (0, json!(3)), "{removed:?}");
+    let (in_use, sites) = cluster.settled();
+    assert_eq!((in_use, sites.as_array().map(Vec::len)), (6, Some(2)));
 }

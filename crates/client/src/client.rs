@@ -71,15 +71,20 @@ pub(crate) struct Shared {
 }
 
 impl Client {
-    /// Gives a site a place among the members of its lane, or takes it away because the site is lost for good; by a majority of the
-    /// members, and asked of the nearest that answers. One that joins is named by its region and the `host:port` at which others reach it.
+    /// Gives a site a place among the members of its lane, empties it, or takes it out. A change of the members needs a majority of them. One that
+    /// joins is named by its region, a space and the `host:port` at which others reach it.
     ///
     /// # Errors
     ///
     /// [`Reason::NoSeat`](crate::Reason::NoSeat), with why.
     pub fn change_members(&self, site: SiteId, change: SeatChange, label: &str) -> Call<Seat> {
         let command = Command::Seat { site, change, label: label.into() };
-        Call::new(self.clone(), site.lane, command, Place::Nearest)
+        let place = match change {
+            SeatChange::Joins | SeatChange::Lost => Place::Nearest,
+            // What only the site itself can do.
+            SeatChange::Drains | SeatChange::Serves | SeatChange::Leaves => Place::Site(site),
+        };
+        Call::new(self.clone(), site.lane, command, place)
     }
 
     /// Connects to the cluster that has sites at these addresses (`host:port`). One would do, several make it likelier

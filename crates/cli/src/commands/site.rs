@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use slackline::{Client, Readiness, Reason, Refused, SeatChange, SiteStatus};
+use slackline::{Client, NoSeat, NotDone, Readiness, Reason, Refused, SeatChange, SiteId, SiteStatus};
 
 use super::status::PATIENCE;
 use crate::duration;
@@ -17,13 +17,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Adds a site, declares one lost, waits for one
+/// Adds a site, empties one, takes one out, waits for one
 #[derive(Args)]
 #[command(
     arg_required_else_help = true,
     after_help = "\
 Examples:
   slackline site add sa --address sa.example.net:7400
+  slackline site drain eu && slackline site remove eu
   slackline site lost ap                       # it will never come back
   slackline site wait us                       # before the next change"
 )]
@@ -35,6 +36,8 @@ pub(crate) struct Site {
 #[derive(Subcommand)]
 enum SiteCommand {
     Add(Add),
+    Drain(Drain),
+    Remove(Remove),
     Lost(Lost),
     Wait(Wait),
 }
@@ -43,6 +46,8 @@ impl Site {
     pub(crate) fn run(self) -> Result<End, Finish> {
         match self.command {
             SiteCommand::Add(command) => command.run(),
+            SiteCommand::Drain(command) => command.run(),
+            SiteCommand::Remove(command) => command.run(),
             SiteCommand::Lost(command) => command.run(),
             SiteCommand::Wait(command) => command.run(),
         }
@@ -51,6 +56,8 @@ impl Site {
     pub(crate) fn is_json(&self) -> bool {
         match &self.command {
             SiteCommand::Add(command) => command.json,
+            SiteCommand::Drain(command) => command.json,
+            SiteCommand::Remove(command) => command.json,
             SiteCommand::Lost(command) => command.json,
             SiteCommand::Wait(command) => command.json,
         }
@@ -129,6 +136,107 @@ impl Add {
     }
 }
 
+/// Empties a site
+///
+/// It gives its tokens to the others, takes back what is released, and grants nothing, also after a restart: acquires go to other
+/// sites. Its objects stay where they are. `--undo` lets it grant again.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline site drain eu
+  slackline site drain eu --undo
+
+With --json:
+  {\"outcome\", \"site\", \"membership\", \"message\"}")]
+struct Drain {
+    /// The region
+    #[arg(value_name = "SITE")]
+    name: String,
+    /// Let it grant again
+    #[arg(long)]
+    undo: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Drain {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, undo, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let site = site_of(&client, &name)?;
+            let (change, text) = match undo {
+                false => (SeatChange::Drains, format!("{name} gives its tokens away, and grants nothing")),
+                true => (SeatChange::Serves, format!("{name} grants again")),
+            };
+            let number = client.change_members(site, change, "").await.done()?;
+            Ok(changed(&name, number, text))
+        })
+    }
+}
+
+/// Takes a site out of the cluster
+///
+/// Drain it first. It is refused, with their number, while it has tokens, grants of it are out that it alone can take back, objects are
+/// at home there, or transactions are under way. Then a majority of the members agrees, itself among them, and it does nothing
+/// more: stop it.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slackline site drain eu && slackline site remove eu
+
+With --json:
+  {\"outcome\", \"site\", \"membership\", \"message\"}")]
+struct Remove {
+    /// The region
+    #[arg(value_name = "SITE")]
+    name: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Remove {
+    fn run(self) -> Result<End, Finish> {
+        let Self { name, json, connection } = self;
+        connection.run(json, async move |client: Client| {
+            let site = site_of(&client, &name)?;
+            let until = Instant::now() + SETTLING;
+            loop {
+                // It was drained just now: its tokens are on their way.
+                let number = match client.change_members(site, SeatChange::Leaves, "").await.done() {
+                    Err(NotDone::Refused(refused)) if is_settling(&refused.reason) && Instant::now() < until => {
+                        tokio::time::sleep(PAUSE).await;
+                        continue;
+                    }
+                    number => number?,
+                };
+                return Ok(changed(&name, number, format!("{name} is a member no longer: change {number}")));
+            }
+        })
+    }
+}
+
+/// The time that a site has to give its tokens away before its removal is refused because of them.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// True if what stands against a removal goes by itself.
+fn is_settling(reason: &Reason) -> bool {
+    matches!(reason, Reason::NoSeat { why: NoSeat::HasTokens | NoSeat::HasTransactions | NoSeat::Forgetting, .. })
+}
+
+/// The site of this name.
+fn site_of(client: &Client, name: &str) -> Result<SiteId, Finish> {
+    client.topology().parse_site(name).map_err(|_| {
+        let reason = Reason::UnknownRegion { region: name.to_owned(), known: client.topology().regions.clone() };
+        Finish::Refused(Refused { reason, operation: None })
+    })
+}
+
 /// Says that a site is lost for good
 ///
 /// It is a member no longer: a majority of the others agrees, and counts without it from then on. What it had of each quota counts as
@@ -158,11 +266,7 @@ impl Lost {
     fn run(self) -> Result<End, Finish> {
         let Self { name, json, connection } = self;
         connection.run(json, async move |client: Client| {
-            let topology = client.topology();
-            let Ok(site) = topology.parse_site(&name) else {
-                let reason = Reason::UnknownRegion { region: name, known: topology.regions.clone() };
-                return Err(Finish::Refused(Refused { reason, operation: None }));
-            };
+            let site = site_of(&client, &name)?;
             let number = client.change_members(site, SeatChange::Lost, "").await.done()?;
             Ok(changed(&name, number, format!("{name} is a member no longer: change {number}")))
         })

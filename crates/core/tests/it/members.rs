@@ -4,9 +4,11 @@ use slackline_core::api::{NoSeat, Operation, Outcome, Readiness, Refusal, SeatCh
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::Incarnation;
 use slackline_core::node::Stale;
+use slackline_core::object::Change;
 
 use crate::cluster::Cluster;
 use crate::quotas::granted;
+use crate::txns::{Txn, bytes, commit, committed, key};
 
 fn seat(at: usize, change: SeatChange) -> Operation {
     Operation::Seat { site: Cluster::site(at), change, label: format!("site {at}") }
@@ -166,6 +168,68 @@ fn site_that_was_declared_lost_and_still_runs_is_told() {
     let node = cluster.hosts[3].node.as_ref().expect("runs");
     let found = (node.readiness(), node.stale());
     assert_eq!(found, (Readiness::Stale, Some(Stale::Removed)), "a site that is gone does nothing more");
+}
+
+#[test]
+fn site_that_drains_grants_nothing_and_leaves_when_nothing_is_left() {
+    let mut cluster = cluster(3);
+    let open = |amount| {
+        let hold = slackline_core::api::Hold::Open;
+        Operation::Acquire { quota: "gpus".into(), amount, hold, waits: false }
+    };
+    assert!(granted(&cluster.done(2, acquire(4))));
+    let Outcome::Granted { grant, .. } = cluster.done(2, open(3)) else { panic!("there are enough") };
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), refused(NoSeat::NotDrained, 0));
+    assert_eq!(cluster.done(1, seat(2, SeatChange::Leaves)), refused(NoSeat::OtherSite, 0));
+    assert_eq!(cluster.done(1, seat(2, SeatChange::Drains)), refused(NoSeat::OtherSite, 0));
+
+    // Its word outlives a restart, and whoever is asked for tokens there is told to ask elsewhere.
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.kill(2);
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.tokens(2, "gpus"), 0);
+    assert_eq!(cluster.done(2, acquire(1)), Outcome::Refused(Refusal::NotReady));
+    assert!(granted(&cluster.done(0, acquire(60))), "the others have them");
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), refused(NoSeat::HasGrants, 1));
+
+    // What is released there goes on to the others.
+    assert_eq!(cluster.done(2, Operation::ReleaseGrant { grant, used: 0 }), Outcome::Released { amount: 3 });
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.tokens(2, "gpus"), 0);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), Outcome::Seated { number: 1 });
+    assert_eq!(readiness(&cluster, 2), Readiness::Stale);
+    assert_eq!(in_use(&mut cluster, 0), 64, "exact: nothing was lost with it");
+    assert_eq!(
+        cluster.done(1, Operation::Release { quota: "gpus".into(), amount: 64 }),
+        Outcome::Released { amount: 64 }
+    );
+    assert_eq!(in_use(&mut cluster, 1), 0);
+    assert_eq!((0..2).map(|at| cluster.tokens(at, "gpus")).sum::<i64>(), 90);
+}
+
+#[test]
+fn site_that_serves_again_after_it_was_drained_grants() {
+    let mut cluster = cluster(3);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.done(2, acquire(1)), Outcome::Refused(Refusal::NotReady));
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Serves)), Outcome::Seated { number: 0 });
+    assert!(granted(&cluster.done(2, acquire(50))));
+    assert_eq!(in_use(&mut cluster, 0), 50);
+}
+
+#[test]
+fn site_at_which_an_object_is_at_home_does_not_leave() {
+    let mut cluster = cluster(3);
+    let of = |change| Txn::new().write(&key(2, "x"), change);
+    assert_eq!(commit(&mut cluster, 2, of(Change::Put(bytes("1")))), committed(1));
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(15 * SECOND);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), refused(NoSeat::HasObjects, 1));
+    assert_eq!(commit(&mut cluster, 2, of(Change::Delete)), committed(1));
+    cluster.run(15 * SECOND);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), Outcome::Seated { number: 1 });
 }
 
 #[test]

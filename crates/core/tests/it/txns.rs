@@ -54,7 +54,7 @@ impl Txn {
         self
     }
 
-    fn write(mut self, key: &ObjectKey, change: Change) -> Self {
+    pub(crate) fn write(mut self, key: &ObjectKey, change: Change) -> Self {
         self.home(key.home).part.writes.push((key.name.clone(), change));
         self
     }
