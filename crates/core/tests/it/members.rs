@@ -209,6 +209,17 @@ fn site_that_drains_grants_nothing_and_leaves_when_nothing_is_left() {
 }
 
 #[test]
+fn site_that_cannot_give_its_tokens_away_does_not_leave() {
+    let mut cluster = cluster(3);
+    cluster.cut = (0..2).flat_map(|at| [(at, 2), (2, at)]).collect();
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(2 * SECOND);
+    let refused = refused(NoSeat::HasTokens, 1);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), refused, "a site leaves with tokens");
+}
+
+#[test]
 fn site_that_serves_again_after_it_was_drained_grants() {
     let mut cluster = cluster(3);
     assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
