@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::api::{Operation, Outcome, Request};
 use crate::avantan::{Message, Roster};
 use crate::chapter::{Chapter, Fate, Leaving, Order};
-use crate::id::{SessionId, SiteId};
+use crate::id::{Incarnation, SessionId, SiteId};
 use crate::machine::View;
 use crate::peer::Body;
 use crate::peer::quota::{Forgotten, QuotaMessage};
@@ -73,6 +73,21 @@ impl Chapters {
         self.quotas.is_settled()
     }
 
+    /// True if a change that concerns a site's seat may be decided.
+    pub(super) fn is_changing(&self, site: SiteId) -> bool {
+        self.quotas.is_changing(site)
+    }
+
+    /// True if everything that is known here has recorded the last change of the members, and this incarnation of another site.
+    pub(super) fn attests(&self, site: SiteId, incarnation: Incarnation) -> bool {
+        self.quotas.attests(site, incarnation)
+    }
+
+    /// Notes that the member at a position has said so of this site. Returns how many have.
+    pub(super) fn note_attested(&mut self, position: usize) -> usize {
+        self.quotas.note_attested(position)
+    }
+
     /// What to say to a site that knows other members: what is decided here, or, to one that knows of more, what is not.
     pub(super) fn members_news(&self, is_known: bool) -> Option<Body> {
         let share = self.quotas.find(MEMBERS).map(|quota| &quota.avantan().share);
@@ -130,6 +145,11 @@ impl Chapters {
     pub(super) fn leave(&mut self, turn: &mut Turn) -> Leaving {
         self.all_mut().into_iter().map(|chapter| chapter.leave(turn)).max().unwrap_or(Leaving::Done)
     }
+}
+
+/// True if a message is of the agreement about who the members are.
+pub(super) fn is_about_members(body: &Body) -> bool {
+    matches!(body, Body::Quota(message) if message.name() == Some(MEMBERS))
 }
 
 /// The owner of a message.

@@ -88,7 +88,7 @@ impl Node {
                 }
                 let withholds = self.chapters.withholds_from(to.region);
                 let Peer { site, incarnation, .. } = self.peers[from];
-                let is_attested = asks && self.is_serving() && self.chapters.quotas.attests(site, incarnation);
+                let is_attested = asks && self.is_serving() && self.chapters.attests(site, incarnation);
                 let attests = if is_attested { self.members.roster.number } else { 0 };
                 sends.push((to, Body::Site(SiteMessage::Pong { mono, wall, there: now.wall, withholds, attests })));
                 None
@@ -133,7 +133,7 @@ impl Node {
         }
 
         // While a majority may be deciding that it is lost for good, no storage is let in in its place.
-        if is_new && self.chapters.quotas.is_changing(peer.site) {
+        if is_new && self.chapters.is_changing(peer.site) {
             return None;
         }
 
@@ -203,10 +203,10 @@ impl Node {
         }
 
         // What a predecessor of this site voted for and was decided, one of so many others knows of.
-        self.chapters.quotas.note_attested(from);
+        let attested = self.chapters.note_attested(from);
         let count = self.members.sites.len() - self.members.gone.len();
         let enough = (count / 2 + 1).min(count - 1);
-        if self.chapters.quotas.attested().positions().count() >= enough {
+        if attested >= enough {
             self.identity.whole = number;
             self.identity.rows.is_meta_dirty = true;
         }

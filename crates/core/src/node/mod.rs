@@ -31,14 +31,13 @@ use crate::id::{Incarnation, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
 use crate::peer::quota::QuotaMessage;
 use crate::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
-use crate::quota::MEMBERS;
 use crate::right::Start;
 use crate::rows::{self, META, Owner, PAGED};
 use crate::session::{self, Sessions};
 use crate::stats::Rng;
 use crate::turn::{Here, Out, Peer, Trust, Turn};
 pub use chapters::Chapters;
-use chapters::owner_of_message;
+use chapters::{is_about_members, owner_of_message};
 use chores::Chores;
 use identity::Identity;
 use relay::Relays;
@@ -622,11 +621,6 @@ fn counts_members(body: &Body) -> bool {
         ) => !is_about_members(body),
         _ => false,
     }
-}
-
-/// True if a message is of the agreement about who the members are.
-fn is_about_members(body: &Body) -> bool {
-    matches!(body, Body::Quota(message) if message.name() == Some(MEMBERS))
 }
 
 /// The rest of an input, once its sender is noted.

@@ -101,14 +101,10 @@ impl Quotas {
         self.seats.behind.contains(&number)
     }
 
-    /// The members that have attested to this incarnation; see [`Quotas::attests`].
-    pub fn attested(&self) -> SiteSet {
-        self.seats.attested
-    }
-
-    /// Notes that the member at a position has attested to this incarnation.
-    pub fn note_attested(&mut self, position: usize) {
+    /// Notes that the member at a position has attested to this incarnation; see [`Quotas::attests`]. Returns how many have.
+    pub fn note_attested(&mut self, position: usize) -> usize {
         self.seats.attested.insert(position);
+        self.seats.attested.positions().count()
     }
 
     /// True if everything that this site knows has recorded the last change, and this incarnation of another site.
