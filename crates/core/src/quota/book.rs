@@ -73,6 +73,8 @@ pub(super) struct Index {
     pub(super) moved: FxHashMap<u64, u32>,
     /// The number of quotas right below each name, of those that have any.
     pub(super) children: FxHashMap<Arc<str>, u32>,
+    /// The position of the entity by which members agree on who they are; none before their first change.
+    pub(super) members: Option<u32>,
     /// The number of the next quota. Numbers are never used twice.
     pub(super) next_number: u64,
 }
@@ -153,6 +155,9 @@ impl Quotas {
                     self.index.moved.insert(number, at as u32);
                 }
                 self.index.next_number = self.index.next_number.max(number + 1);
+                if quota.is_of_members() {
+                    self.index.members = Some(at as u32);
+                }
                 self.list.push(*quota);
                 self.note_parent(at);
             }

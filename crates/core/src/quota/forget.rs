@@ -572,6 +572,9 @@ impl Quotas {
         }
         self.index.names.insert(name.clone(), at as u32);
         self.list[at] = Quota::new(name, number);
+        if self.list[at].is_of_members() {
+            self.index.members = Some(at as u32);
+        }
         self.note_absent(here, at);
 
         // Its rows are written even if nothing comes of it, so that no restart gives its number to another.

@@ -81,9 +81,14 @@ impl Quota {
 }
 
 impl Quotas {
+    /// The entity by which members agree on who they are, if they ever did.
+    fn of_members(&self) -> Option<&Quota> {
+        Some(&self.list[self.index.members? as usize])
+    }
+
     /// The seats, if the members ever changed.
     pub fn roster(&self) -> Option<&Roster> {
-        self.find(MEMBERS)?.avantan.share.table.roster.as_deref()
+        self.of_members()?.avantan.share.table.roster.as_deref()
     }
 
     /// True if everything that this site knows has recorded the last change, and it may speak for what a predecessor of it knew.
@@ -115,7 +120,7 @@ impl Quotas {
 
     /// True if a change that concerns this site may be decided: nothing is noted for new storage of it meanwhile.
     pub fn is_changing(&self, site: SiteId) -> bool {
-        let Some(quota) = self.find(MEMBERS) else { return false };
+        let Some(quota) = self.of_members() else { return false };
         let concerns = |change: &Lifecycle| matches!(change, Lifecycle::Seat { site: changed, .. } if *changed == site);
         let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
         let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
@@ -124,8 +129,7 @@ impl Quotas {
 
     /// True if a change is under way here.
     pub(super) fn is_changing_any(&self) -> bool {
-        let quota = self.find(MEMBERS);
-        quota.is_some_and(|quota| {
+        self.of_members().is_some_and(|quota| {
             let round = quota.avantan.share.round.as_ref();
             let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
             round.is_some_and(|round| round.accepted.is_some()) || admin.next().is_some()
