@@ -25,7 +25,7 @@ impl Simulation {
         };
 
         // Soon again, so that requests for the same meet, and for the next before every quota has recorded the last.
-        self.faults.joining = Some(now + SECOND + self.rng.below(6 * SECOND));
+        self.faults.joining = Some(now + SECOND / 8 + self.rng.below(3 * SECOND));
         let client = self.rng.below(self.clients.all.len() as u64) as usize;
         let at = self.rng.below(self.settings.first as u64) as usize;
         let operation =

@@ -157,8 +157,6 @@ const NAMED: &[&str] = &[
     "refused: nothing_lost",
     "refused: also_lost",
     "refused: above_lost",
-    "refused: unrecorded",
-    "refused: forgetting",
     "refused: quota_deleted",
     "refused: deadline_passed",
     "refused: unreachable",

@@ -437,6 +437,8 @@ impl Simulation {
             }
             Refusal::Exhausted { level: 1.., .. } => self.probes.hit("tree: a level above is short"),
             Refusal::Exhausted { .. } => self.probes.hit("refused: exhausted"),
+            // Most of these only sound requests meet; see `joins`.
+            Refusal::NoSeat { .. } => {}
             _ => self.probes.hit(&format!("refused: {}", refusal.code())),
         }
     }
