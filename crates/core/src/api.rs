@@ -213,11 +213,13 @@ pub enum NoSeat {
     HasTransactions,
     /// It is the only member.
     Last,
+    /// So many sites may not have heard yet that it drains, and may have given it tokens that are on their way.
+    Unheard,
 }
 
 impl NoSeat {
     /// All of them, in an order that rows rest on: new ones come last.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::WasMember,
         Self::Full,
         Self::NotNext,
@@ -232,6 +234,7 @@ impl NoSeat {
         Self::HasObjects,
         Self::HasTransactions,
         Self::Last,
+        Self::Unheard,
     ];
 }
 

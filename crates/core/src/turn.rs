@@ -121,8 +121,9 @@ pub struct Here<'a> {
     pub config: &'a Config,
     /// True if storage has room for what clients want written.
     pub has_room: bool,
-    /// True if the site gives its tokens away and grants nothing, by an operator's word.
-    pub drained: bool,
+    /// Since when the site gives its tokens away and grants nothing, by an operator's word, in this life's monotonic microseconds; none if
+    /// it does not.
+    pub drained: Option<u64>,
     /// The transactions that this site coordinates, and those that it has a part of.
     pub under_way: usize,
 }
@@ -431,7 +432,7 @@ mod tests {
                 peers: &peers,
                 config: &config,
                 has_room: true,
-                drained: false,
+                drained: None,
                 under_way: 0,
             };
             let since_now = |time: Option<i64>| time.map(|time| time - now.wall);

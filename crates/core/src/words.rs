@@ -45,6 +45,7 @@ impl Refusal {
                 NoSeat::HasGrants => ("has_grants", "grants of the site are out"),
                 NoSeat::HasObjects => ("has_objects", "objects are at home at the site"),
                 NoSeat::HasTransactions => ("has_transactions", "transactions are under way at the site"),
+                NoSeat::Unheard => ("unheard", "not every site has heard yet that this one drains"),
                 NoSeat::Last => ("last_member", "the site is the only member"),
             },
             Refusal::InvalidParent => {

@@ -388,6 +388,7 @@ impl TryFrom<v1::Refusal> for Refusal {
             Ok(v1::Reason::HasObjects) => no_seat(NoSeat::HasObjects),
             Ok(v1::Reason::HasTransactions) => no_seat(NoSeat::HasTransactions),
             Ok(v1::Reason::LastMember) => no_seat(NoSeat::Last),
+            Ok(v1::Reason::Unheard) => no_seat(NoSeat::Unheard),
             Ok(v1::Reason::InvalidParent) => Refusal::InvalidParent,
             Ok(v1::Reason::NoParent) => Refusal::NoParent,
             Ok(v1::Reason::ParentDiffers) => Refusal::ParentDiffers,
@@ -451,6 +452,7 @@ fn reason_of_no_seat(why: NoSeat) -> v1::Reason {
         NoSeat::HasObjects => v1::Reason::HasObjects,
         NoSeat::HasTransactions => v1::Reason::HasTransactions,
         NoSeat::Last => v1::Reason::LastMember,
+        NoSeat::Unheard => v1::Reason::Unheard,
     }
 }
 

@@ -226,7 +226,10 @@ const SETTLING: Duration = Duration::from_secs(5);
 
 /// True if what stands against a removal goes by itself.
 fn is_settling(reason: &Reason) -> bool {
-    matches!(reason, Reason::NoSeat { why: NoSeat::HasTokens | NoSeat::HasTransactions | NoSeat::Forgetting, .. })
+    matches!(
+        reason,
+        Reason::NoSeat { why: NoSeat::HasTokens | NoSeat::HasTransactions | NoSeat::Forgetting | NoSeat::Unheard, .. }
+    )
 }
 
 /// The site of this name.

@@ -79,7 +79,7 @@ impl Chores {
     /// Gives away what has come in at a site that was drained by an operator's word.
     fn give_away(&mut self, turn: &mut Turn, desk: &mut Desk) {
         let now = turn.here.now.mono;
-        if !turn.here.drained {
+        if turn.here.drained.is_none() {
             self.give_at = u64::MAX;
             return;
         }

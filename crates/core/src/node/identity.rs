@@ -55,8 +55,9 @@ pub(super) struct Identity {
     /// The number of the last change of the members for which others have attested that everything that they know has recorded it, and
     /// this incarnation. Means something only of an incarnation after the first.
     pub(super) whole: u64,
-    /// True if it gives its tokens away and grants nothing, by an operator's word.
-    pub(super) drained: bool,
+    /// Since when it gives its tokens away and grants nothing, by an operator's word, in this life's monotonic microseconds; none if it does
+    /// not.
+    pub(super) drained: Option<u64>,
 }
 
 /// The question of a site that starts to all others: what they know of it.
@@ -155,7 +156,7 @@ impl Identity {
             first_turn: true,
             marks: Marks::default(),
             whole: 0,
-            drained: false,
+            drained: None,
         }
     }
 
@@ -185,7 +186,7 @@ impl Identity {
         let mut roster = Roster::of(&members);
         if version >= CHANGED {
             self.whole = cursor.u64()?;
-            self.drained = cursor.u8()? == 1;
+            self.drained = (cursor.u8()? == 1).then_some(now.mono);
             roster = Roster::decode(&mut cursor)?;
         }
         cursor.end()?;
@@ -326,7 +327,7 @@ impl Identity {
     fn put_meta(&self, batch: &mut Batch, me: SiteId, roster: &Roster, uptime: u64) {
         let mut row = Vec::with_capacity(48);
         // An earlier version opens the storage of a cluster whose members never changed.
-        let is_changed = roster.number > 0 || self.drained;
+        let is_changed = roster.number > 0 || self.drained.is_some();
         put_u64(&mut row, if is_changed { CHANGED } else { CHANGED - 1 });
         put_u64(&mut row, u64::from(me.region));
         put_u64(&mut row, u64::from(me.lane));
@@ -342,7 +343,7 @@ impl Identity {
         }
         if is_changed {
             put_u64(&mut row, self.whole);
-            row.push(u8::from(self.drained));
+            row.push(u8::from(self.drained.is_some()));
             roster.encode(&mut row);
         }
         batch.put(&[META], &row);

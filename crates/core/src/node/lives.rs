@@ -219,7 +219,7 @@ impl Node {
         let is_replaced = known > Incarnation(0) && known == peer.replaced;
         let noted = if is_replaced { peer.noted } else { (Incarnation(0), 0) };
         let Now { mono, wall } = now;
-        let leaving = self.identity.readiness == Readiness::Draining || self.identity.drained;
+        let leaving = self.identity.readiness == Readiness::Draining || self.identity.drained.is_some();
         let asks = self.identity.incarnation > Incarnation(1) && self.identity.whole != self.members.roster.number;
         Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted, asks })
     }

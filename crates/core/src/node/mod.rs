@@ -536,9 +536,9 @@ impl Machine for Node {
         // durable together or not at all. So no crash leaves an outcome without its effects, or effects that could be
         // had a second time.
         desk.finish(&mut turn);
-        if let Some(drains) = turn.out.drains.take().filter(|drains| *drains != desk.identity.drained) {
+        if let Some(drains) = turn.out.drains.take().filter(|drains| *drains != desk.identity.drained.is_some()) {
             // The others are told at once: they give it nothing from here on.
-            (desk.identity.drained, desk.identity.rows.is_meta_dirty) = (drains, true);
+            (desk.identity.drained, desk.identity.rows.is_meta_dirty) = (drains.then_some(now.mono), true);
             (chores.ping_at, chores.give_at) = (now.mono, if drains { now.mono } else { u64::MAX });
             if !drains {
                 desk.chapters.all_mut().into_iter().for_each(|chapter| chapter.stay());

@@ -216,7 +216,7 @@ impl Quotas {
         let Some(leading) = self.forgetting.leading.as_mut().filter(|leading| leading.number == number) else {
             return turn.out.send(turn.here.peers[from].site, Forget::Cancel { number });
         };
-        if leading.view[from] != turn.here.peers[from].incarnation {
+        if leading.view.get(from) != Some(&turn.here.peers[from].incarnation) {
             return;
         }
 

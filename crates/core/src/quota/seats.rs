@@ -34,7 +34,7 @@ use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId, SiteSet};
 use crate::machine::{KeyRange, View};
 use crate::rows::{GRANT, OBJECT};
-use crate::turn::{Here, Ticket, Turn};
+use crate::turn::{Here, Peer, Ticket, Turn};
 
 /// The name of the entity by which members agree on who they are. It has a character that no quota's name may have.
 pub const MEMBERS: &str = "\u{1}members";
@@ -217,8 +217,13 @@ impl Quotas {
         if here.site.count() == 1 {
             return refuse(NoSeat::Last, 0);
         }
-        if !here.drained {
-            return refuse(NoSeat::NotDrained, 0);
+        let Some(since) = here.drained else { return refuse(NoSeat::NotDrained, 0) };
+
+        // Who has answered a ping since gives it nothing any more, and what it gave before came before the answer.
+        let may_give = |peer: &&Peer| peer.is_up(here.now) && peer.vouched.is_none_or(|vouched| vouched.mono <= since);
+        let unheard = here.peers.iter().filter(|peer| peer.site != here.site.me).filter(may_give).count();
+        if unheard > 0 {
+            return refuse(NoSeat::Unheard, unheard);
         }
 
         // A gift that did not arrive would be lost with this site, as nobody else tells of it.

@@ -153,7 +153,7 @@ impl Quotas {
         }
 
         // It is to be emptied: another site grants it.
-        if turn.here.drained {
+        if turn.here.drained.is_some() {
             return Some(Outcome::Refused(Refusal::NotReady));
         }
 

@@ -65,6 +65,7 @@ impl Quotas {
             }
         };
         let sites: Vec<ShownSite> = (0..here.peers.len())
+            .filter(|&position| !here.peers[position].gone)
             .map(|position| {
                 let (tokens, age) = of(position);
                 let is_own = position == here.position;
@@ -130,7 +131,9 @@ impl Quotas {
             return;
         }
         let count = self.counts.open.get_mut(&token).expect("looked at above");
-        count.tallies[from] = Some(tally.unwrap_or(nothing(turn.here.peers[from].site)));
+        // One that has joined since it was begun was not asked.
+        let Some(told) = count.tallies.get_mut(from) else { return };
+        *told = Some(tally.unwrap_or(nothing(turn.here.peers[from].site)));
         let is_told = |(tally, peer): (&Option<Tally>, &Peer)| tally.is_some() || peer.gone;
         if count.tallies.iter().zip(turn.here.peers).all(is_told) {
             let count = self.counts.open.remove(&token).expect("looked at above");

@@ -369,7 +369,7 @@ impl Setup {
             peers: &peers,
             config: &config,
             has_room: true,
-            drained: false,
+            drained: None,
             under_way: 0,
         };
         let (mut rng, mut metrics) = (Rng::new(0), Metrics::default());
