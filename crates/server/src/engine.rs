@@ -605,7 +605,8 @@ impl Engine {
         self.noted.members = roster.number;
         for seat in roster.seats.iter().filter(|seat| seat.since > 0) {
             self.parts.topology.join(seat.site, &seat.label);
-            if seat.site != self.parts.topology.me && seat.gone.is_none() {
+            // One that is gone may come back, and is to hear that it is.
+            if seat.site != self.parts.topology.me {
                 self.parts.links.add(seat.site);
             }
         }

@@ -95,7 +95,8 @@ impl Clearance {
         // All others, not a majority: the one that is missing may be the only one left that accepted a value with a vote of the
         // predecessor.
         self.answered.insert(from);
-        if self.answered.positions().count() + 1 < site.count() {
+        let is_present = |at: &usize| site.members.get(*at).is_some_and(|member| site.is_present(*member));
+        if self.answered.positions().filter(is_present).count() + 1 < site.count() {
             return Heard::Counted;
         }
         avantan.share.fresh = site.incarnation;

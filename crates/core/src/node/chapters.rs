@@ -78,6 +78,11 @@ impl Chapters {
         self.quotas.is_changing(site)
     }
 
+    /// True if this site may be deciding that it leaves.
+    pub(super) fn leaves(&self, me: SiteId) -> bool {
+        self.quotas.is_leaving(me)
+    }
+
     /// True if everything that is known here has recorded the last change of the members, and this incarnation of another site.
     pub(super) fn attests(&self, site: SiteId, incarnation: Incarnation) -> bool {
         self.quotas.attests(site, incarnation)

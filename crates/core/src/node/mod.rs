@@ -307,6 +307,9 @@ impl Node {
 
         // Rows about peers may be of before who they are was decided.
         self.seat(self.members.roster.clone());
+        if self.peers[self.position].gone {
+            self.identity.betray(Stale::Removed);
+        }
         self.meet_members(now);
         Ok(())
     }
@@ -603,7 +606,8 @@ impl Members {
         let (number, incarnation) = (roster.number, identity.incarnation);
 
         // Between no change and the first there is nothing to be recorded. A new incarnation has forgotten what it would have to know.
-        let is_whole = incarnation <= Incarnation(1) || identity.whole == number;
+        let is_alone = gone.len() + 1 == sites.len();
+        let is_whole = incarnation <= Incarnation(1) || identity.whole == number || is_alone;
         let settled = number == 0 || (is_whole && chapters.are_settled());
         Membership { me, incarnation, members: sites, number, gone, settled }
     }
@@ -652,8 +656,17 @@ impl Node {
                 }
                 let (epoch, members) = (message.epoch, message.members);
                 let body = self.note_sender(now, from, message);
+                // A site that missed a change hears of it by the next ping at the latest.
+                if members != self.members.roster.number && matches!(body, Some(Body::Site(SiteMessage::Ping { .. }))) {
+                    let news = self.chapters.members_news(members < self.members.roster.number);
+                    early.extend(news.map(|news| (message_from, news)));
+                }
                 let body = body.and_then(|body| self.greet(now, from, body, early));
                 let body = body.and_then(|body| self.among_members(from, members, body, early));
+
+                // Nothing more comes in while this site may be deciding that nothing is left here: it would be lost with it.
+                let leaves = self.chapters.leaves(self.config.me);
+                let body = body.filter(|body| !leaves || is_about_members(body));
                 if body.is_none() && early.is_empty() && !self.identity.is_dirty() {
                     return None;
                 }

@@ -63,8 +63,10 @@ impl Desk<'_> {
     /// Carries out a request, or lets it wait.
     pub(super) fn request(&mut self, turn: &mut Turn, client: ClientId, request: Request) {
         let me = turn.here.site.me;
-        let ready = self.identity.readiness == Readiness::Ready;
-        let serving = ready || self.identity.readiness == Readiness::Draining;
+        // While it may be leaving, it begins nothing.
+        let is_ready = self.identity.readiness == Readiness::Ready;
+        let ready = is_ready && !self.chapters.leaves(me);
+        let serving = is_ready || self.identity.readiness == Readiness::Draining;
 
         // Another site's session: that site alone may carry out an operation of it, and answer for one. Else an
         // operation that is sent to two sites could take effect twice.

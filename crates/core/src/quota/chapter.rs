@@ -57,6 +57,7 @@ impl Chapter for Quotas {
         // What an earlier life left under way goes on: gifts that may not have arrived are told again, and rounds are finished.
         self.grants.mono_less_uptime = turn.here.now.mono.wrapping_sub(turn.here.uptime);
         self.gifts.announcements = Announcements::of_gifts(turn.here.peers.len(), turn.here.position);
+        self.gifts.announcements.open.retain(|told| !turn.here.peers[told.peer].gone);
         self.resume_rounds(turn);
     }
 
@@ -188,8 +189,8 @@ impl Chapter for Quotas {
         self.announce(turn);
     }
 
-    fn meet(&mut self, now: Now, position: usize, _: &Peer, replaces: bool) {
-        if replaces {
+    fn meet(&mut self, now: Now, position: usize, peer: &Peer, replaces: bool) {
+        if replaces && !peer.gone {
             self.gifts.announcements.add_all(now, position);
         }
     }

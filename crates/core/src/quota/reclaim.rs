@@ -153,7 +153,9 @@ impl Quota {
         let table = &self.avantan.share.table;
         let is_agreed = here.site.members.iter().enumerate().all(|(position, site)| {
             let is_own = position == here.position;
-            table.recorded(*site) == if is_own { here.site.incarnation } else { here.peers[position].incarnation }
+            let known = if is_own { here.site.incarnation } else { here.peers[position].incarnation };
+            let recorded = table.recorded(*site);
+            recorded == known || (here.peers[position].gone && recorded > known)
         });
         // Books that a line has no room for are told of by none: cut off, they would be others.
         let net =

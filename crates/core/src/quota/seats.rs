@@ -34,7 +34,7 @@ use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId, SiteSet};
 use crate::machine::{KeyRange, View};
 use crate::rows::{GRANT, OBJECT};
-use crate::turn::{Here, Peer, Ticket, Turn};
+use crate::turn::{Here, Peer, SILENCE, Ticket, Turn};
 
 /// The name of the entity by which members agree on who they are. It has a character that no quota's name may have.
 pub const MEMBERS: &str = "\u{1}members";
@@ -127,6 +127,15 @@ impl Quotas {
         accepted.is_some_and(|(_, value)| concerns(&value.lifecycle)) || admin.any(|admin| concerns(&admin.change))
     }
 
+    /// True if it may be decided that this site, `me`, leaves: it has asked for that, or has accepted it.
+    pub fn is_leaving(&self, me: SiteId) -> bool {
+        let Some(quota) = self.of_members() else { return false };
+        let leaves = |change: &Lifecycle| matches!(change, Lifecycle::Seat { site, gone: Some(_) } if *site == me);
+        let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
+        let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
+        accepted.is_some_and(|(_, value)| leaves(&value.lifecycle)) || admin.any(|admin| leaves(&admin.change))
+    }
+
     /// True if a change is under way here.
     pub(super) fn is_changing_any(&self) -> bool {
         self.of_members().is_some_and(|quota| {
@@ -192,6 +201,7 @@ impl Quotas {
             SeatChange::Joins if here.site.members.last().is_some_and(|last| site < *last) => refuse(NoSeat::NotNext),
             SeatChange::Joins => Ok(Some(None)),
             SeatChange::Drains | SeatChange::Serves => Ok(None),
+            SeatChange::Leaves if was_member => Ok(None),
             SeatChange::Leaves if site != here.site.me => refuse(NoSeat::OtherSite),
             SeatChange::Leaves => {
                 self.may_leave(here, view)?;
@@ -200,7 +210,8 @@ impl Quotas {
             SeatChange::Lost if was_member => Ok(None),
             SeatChange::Lost => {
                 let Some(peer) = peer else { return refuse(NoSeat::NoMember) };
-                if site == here.site.me || peer.is_up(here.now) {
+                // One that has just started has not listened for long enough to know.
+                if site == here.site.me || peer.is_up(here.now) || here.steady < SILENCE {
                     return refuse(NoSeat::Lives);
                 }
 
@@ -229,12 +240,17 @@ impl Quotas {
         // A gift that did not arrive would be lost with this site, as nobody else tells of it.
         let has_tokens = |quota: &&Quota| {
             let activity = quota.activity.as_ref();
-            let is_away = |peer: usize| {
-                let share = activity.map(|activity| activity.peers[peer]).unwrap_or_default();
-                quota.under_way(here, peer, &share) > 0
-            };
-            let peers = (0..here.peers.len()).filter(|&peer| peer != here.position && !here.peers[peer].gone);
-            quota.limit().is_some() && (quota.avantan.share.tokens > 0 || peers.into_iter().any(is_away))
+            // One at rest has been told that all arrived.
+            let is_away =
+                |peer: usize| activity.is_some_and(|activity| quota.under_way(here, peer, &activity.peers[peer]) > 0);
+            let mut peers = (0..here.peers.len()).filter(|&peer| peer != here.position && !here.peers[peer].gone);
+
+            // A round that it is in may leave it some.
+            let share = &quota.avantan.share;
+            let round = share.round.as_ref().filter(|round| round.first.is_some() || round.accepted.is_some());
+            let is_in_round = share.part().is_some() || (round.is_some() && !quota.is_of_members());
+            let has_some = share.tokens > 0 || (quota.refills() && quota.backlog() > 0);
+            is_in_round || (quota.limit().is_some() && (has_some || peers.any(is_away)))
         };
         let quotas = self.iter().filter(has_tokens).count();
         if quotas > 0 {
@@ -268,11 +284,12 @@ impl Quotas {
 
     /// True if a message of this entity asks for a vote that this site does not give.
     pub(super) fn refuses_seat(&self, here: &Here, quota: &str, message: &Message) -> bool {
-        let Message::Accept { value, .. } = message else { return false };
-        let Lifecycle::Seat { site, gone } = value.lifecycle else { return false };
-        let peer = here.peers.iter().find(|peer| peer.site == site);
-        let is_later = |gone: Incarnation| peer.is_some_and(|peer| gone <= peer.incarnation.max(peer.noted.0));
-        quota != MEMBERS || self.may_change(here, site).is_err() || gone.is_some_and(is_later)
+        let Message::Accept { instance, value, .. } = message else { return false };
+        let Lifecycle::Seat { site, .. } = value.lifecycle else { return false };
+
+        // Who asks in an instance that is over is told so.
+        let is_over = self.of_members().is_some_and(|quota| *instance <= quota.avantan.share.applied);
+        quota != MEMBERS || (!is_over && self.may_change(here, site).is_err())
     }
 
     /// Whether a change that waits may be led: a refusal if it never can, false if not yet.

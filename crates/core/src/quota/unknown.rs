@@ -156,6 +156,7 @@ impl Quotas {
 
         // What was taken over, and that this incarnation may vote, is durable before anything is sent that rests on it.
         self.touch(at, Dirty::All);
+        self.note_seats(&turn.here, at);
         if self.list[at].avantan.may_vote(turn.here.site) && self.list[at].limit().is_some() {
             // The others cannot tell that this site may vote now.
             self.record_soon(turn, at);
@@ -239,8 +240,9 @@ fn refusal_of(operation: &Operation, name: &str) -> Refusal {
 
 /// Returns true if no quota can exist of which neither this site nor these know: a majority that never lost a vote, or all.
 fn is_settled(here: &Here, not_known: SiteSet) -> bool {
-    let answered = not_known.positions().count();
-    let never_lost = not_known.positions().filter(|&peer| here.peers[peer].incarnation == Incarnation(1)).count();
+    let present = || not_known.positions().filter(|&peer| !here.peers[peer].gone);
+    let answered = present().count();
+    let never_lost = present().filter(|&peer| here.peers[peer].incarnation == Incarnation(1)).count();
     let own = usize::from(here.site.incarnation == Incarnation(1));
-    never_lost + own >= here.site.majority() || answered + 1 == here.site.count()
+    never_lost + own >= here.site.majority() || answered + 1 >= here.site.count()
 }

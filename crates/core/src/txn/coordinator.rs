@@ -780,7 +780,7 @@ impl Coordinator {
 /// The site of a region, in the incarnation whose objects were read; an abort if there is none.
 pub(super) fn site_of(here: &Here, home: &Home) -> Result<SiteId, Abort> {
     let site = SiteId::new(home.region, here.site.me.lane);
-    if !here.site.members.contains(&site) {
+    if !here.site.is_present(site) {
         return Err(Abort::of(Cause::UnknownRegion));
     }
 

@@ -363,7 +363,7 @@ impl Reader {
     /// The site of a region; an abort if there is none.
     fn home_of(&self, here: &Here, region: u16) -> Result<SiteId> {
         let site = SiteId::new(region, here.site.me.lane);
-        if here.site.members.contains(&site) { Ok(site) } else { Err(Abort::of(Cause::UnknownRegion)) }
+        if here.site.is_present(site) { Ok(site) } else { Err(Abort::of(Cause::UnknownRegion)) }
     }
 
     /// Sends a question to its home, which may wait for up to `patience` microseconds before it answers.
