@@ -209,6 +209,45 @@ fn site_that_drains_grants_nothing_and_leaves_when_nothing_is_left() {
 }
 
 #[test]
+fn site_that_has_left_and_starts_again_does_nothing_though_it_would_be_all_that_is_needed() {
+    let mut cluster = cluster(2);
+    assert_eq!(cluster.done(1, seat(1, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    // Long enough for the quota to be put to rest: what was given is known to have arrived.
+    cluster.run(200 * SECOND);
+    assert_eq!(cluster.done(1, seat(1, SeatChange::Leaves)), Outcome::Seated { number: 1 });
+    cluster.cut = vec![(0, 1), (1, 0)];
+    cluster.kill(1);
+    cluster.start(1);
+    cluster.run(2 * SECOND);
+    let node = cluster.hosts[1].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.stale()), (Readiness::Stale, Some(Stale::Removed)));
+    assert_eq!(in_use(&mut cluster, 0), 0);
+    assert_eq!(cluster.tokens(0, "gpus"), 90);
+}
+
+#[test]
+fn site_takes_nothing_in_while_it_may_be_leaving() {
+    let mut cluster = cluster(3);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(15 * SECOND);
+    // Nobody hears of its wish, so it is not decided; what is asked of it meanwhile would be lost with it.
+    cluster.cut = vec![(2, 0), (2, 1)];
+    let leaves = cluster.submit(2, seat(2, SeatChange::Leaves));
+    let put = Txn::new().write(&key(2, "x"), Change::Put(bytes("1"))).operation();
+    assert_eq!(cluster.done(2, put), Outcome::Refused(Refusal::NotReady));
+    let release = Operation::Release { quota: "gpus".into(), amount: 1 };
+    assert_eq!(cluster.done(2, release), Outcome::Refused(Refusal::NotReady));
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Serves)), Outcome::Refused(Refusal::NotReady));
+    cluster.run(3 * SECOND);
+    assert!(matches!(cluster.outcome(2, leaves), Some(Outcome::Refused(Refusal::Unreachable { .. }))));
+
+    // It was withdrawn before any value was out: the site goes on.
+    cluster.cut.clear();
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Serves)), Outcome::Seated { number: 0 });
+}
+
+#[test]
 fn site_that_cannot_give_its_tokens_away_does_not_leave() {
     let mut cluster = cluster(3);
     cluster.cut = (0..2).flat_map(|at| [(at, 2), (2, at)]).collect();
