@@ -379,7 +379,9 @@ impl Oracle {
     /// The book of the quota above another one.
     pub(crate) fn above(&self, book: usize) -> Option<usize> {
         let above = parent_of(&self.books[book].name)?;
-        self.names.get(&(above.to_owned(), 0)).copied()
+        // The last life of that name: one that was forgotten before was never created.
+        let lives = self.names.range((above.to_owned(), 0)..=(above.to_owned(), u32::MAX));
+        lives.map(|(_, book)| *book).next_back()
     }
 
     /// A book and those of the quotas above it, each with a generation: its own, and that of the one above, which is never deleted.
