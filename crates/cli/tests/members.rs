@@ -73,7 +73,7 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     let address = cluster.configs[3].1.clone();
     let add = ["site", "add", "sa", "--address", &address, "--json"];
     let refused = cluster.run(&add);
-    assert!(refused.status == 1 && refused.stdout.contains("start the site there first"), "{refused:?}");
+    assert!(refused.status == 1 && refused.stderr.contains("start the site there first"), "{refused:?}");
     let refused = cluster.run(&["site", "add", "sa", "--address", &cluster.configs[1].1.clone()]);
     assert!(refused.status == 1 && refused.stderr.contains("it is site eu"), "{refused:?}");
 

@@ -184,8 +184,8 @@ impl Drain {
 /// more: stop it.
 #[derive(Args)]
 #[command(after_help = "\
-Examples:
-  slackline site drain eu && slackline site remove eu
+Example:
+  slackline site remove eu                     # after slackline site drain eu
 
 With --json:
   {\"outcome\", \"site\", \"membership\", \"message\"}")]
