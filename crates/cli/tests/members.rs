@@ -51,8 +51,8 @@ impl Cluster {
     /// The number in use, once that is exact; and the tokens of each site.
     fn settled(&self) -> (i64, Value) {
         let show = || self.run(&["quota", "show", "gpus", "--json"]).json();
-        let shown = eventually("the quota is at rest", show, |shown| shown["in_use_min"] == shown["in_use_max"]);
-        (shown["in_use_max"].as_i64().expect("a number"), shown["sites"].clone())
+        let shown = eventually("the quota is at rest", show, |shown| shown["in_use"].is_i64());
+        (shown["in_use"].as_i64().expect("a number"), shown["sites"].clone())
     }
 
     /// Takes tokens at a site; the grant.
