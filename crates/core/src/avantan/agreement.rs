@@ -138,7 +138,7 @@ pub struct Avantan<A = i64> {
 }
 
 /// The number of members that have promised the ballot which asked for these reports.
-pub(super) fn promises<A>(reports: &[Report<A>], site: Membership) -> usize {
+fn promises<A>(reports: &[Report<A>], site: Membership) -> usize {
     reports.iter().filter(|report| report.promises && site.is_present(report.line.site)).count()
 }
 

@@ -118,31 +118,28 @@ impl Quotas {
         self.is_settled() && self.iter().all(knows)
     }
 
+    /// The changes that may be decided, as far as this site has a part in them: the one that it has accepted, and those that wait here.
+    fn changes(&self) -> impl Iterator<Item = Lifecycle> {
+        self.of_members().into_iter().flat_map(|quota| {
+            let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
+            let waiting = quota.activity.iter().flat_map(|activity| &activity.admin).map(|admin| admin.change);
+            accepted.map(|(_, value)| value.lifecycle).into_iter().chain(waiting)
+        })
+    }
+
     /// True if a change that concerns this site may be decided: nothing is noted for new storage of it meanwhile.
     pub fn is_changing(&self, site: SiteId) -> bool {
-        let Some(quota) = self.of_members() else { return false };
-        let concerns = |change: &Lifecycle| matches!(change, Lifecycle::Seat { site: changed, .. } if *changed == site);
-        let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
-        let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
-        accepted.is_some_and(|(_, value)| concerns(&value.lifecycle)) || admin.any(|admin| concerns(&admin.change))
+        self.changes().any(|change| matches!(change, Lifecycle::Seat { site: changed, .. } if changed == site))
     }
 
     /// True if it may be decided that this site, `me`, leaves: it has asked for that, or has accepted it.
     pub fn is_leaving(&self, me: SiteId) -> bool {
-        let Some(quota) = self.of_members() else { return false };
-        let leaves = |change: &Lifecycle| matches!(change, Lifecycle::Seat { site, gone: Some(_) } if *site == me);
-        let accepted = quota.avantan.share.round.as_ref().and_then(|round| round.accepted.as_ref());
-        let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
-        accepted.is_some_and(|(_, value)| leaves(&value.lifecycle)) || admin.any(|admin| leaves(&admin.change))
+        self.changes().any(|change| matches!(change, Lifecycle::Seat { site, gone: Some(_) } if site == me))
     }
 
     /// True if a change is under way here.
     pub(super) fn is_changing_any(&self) -> bool {
-        self.of_members().is_some_and(|quota| {
-            let round = quota.avantan.share.round.as_ref();
-            let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
-            round.is_some_and(|round| round.accepted.is_some()) || admin.next().is_some()
-        })
+        self.changes().next().is_some()
     }
 
     /// Gives a site a seat, or takes it away.
@@ -316,7 +313,7 @@ impl Quotas {
         let before = here.peers[..here.position].iter().filter(|peer| peer.is_up(here.now)).count() as u64;
         self.seats = Seats { behind, look_at: Some(here.now.mono + before * PRECEDENCE), ..Seats::default() };
 
-        // A vote on what is to be forgotten was of the members of before.
+        // What each member last said is kept by position.
         for quota in &mut self.list {
             if let Some(activity) = &mut quota.activity {
                 activity.peers.resize(here.peers.len(), Default::default());
