@@ -5,10 +5,8 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::eventually;
+use crate::load::{Leaves, Load};
 use crate::process::{Ended, Server, configs};
-
-/// All regions; the last joins.
-const REGIONS: [&str; 4] = ["us", "eu", "ap", "sa"];
 
 struct Cluster {
     configs: Vec<(String, String)>,
@@ -17,19 +15,25 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Three sites whose configurations do not name the fourth.
-    fn start() -> Self {
+    /// Sites of all these regions but the last, whose configurations do not name it.
+    fn start(regions: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
-        let configs = configs(folder.path(), &REGIONS);
-        for (path, _) in &configs[..3] {
+        let configs = configs(folder.path(), regions);
+        let (last, first) = regions.split_last().expect("regions");
+        for (path, _) in &configs[..first.len()] {
             let text = std::fs::read_to_string(path).expect("written");
-            let (text, _) = text.rsplit_once("\n[[sites]]").expect("the fourth is the last");
-            std::fs::write(path, text.replace(", \"sa\"]", "]")).expect("written");
+            let (text, _) = text.rsplit_once("\n[[sites]]").expect("it is the last");
+            std::fs::write(path, text.replace(&format!(", \"{last}\"]"), "]")).expect("written");
         }
-        let mut cluster = Self { configs, servers: vec![None, None, None, None], _folder: folder };
-        (0..3).for_each(|site| cluster.serve(site));
-        cluster.wait("us");
+        let mut cluster = Self { configs, servers: regions.iter().map(|_| None).collect(), _folder: folder };
+        (0..first.len()).for_each(|site| cluster.serve(site));
+        cluster.wait(first[0]);
         cluster
+    }
+
+    /// Ends a site as a crash would.
+    fn kill(&mut self, site: usize) {
+        self.servers[site].take().expect("it runs").kill();
     }
 
     fn serve(&mut self, site: usize) {
@@ -65,7 +69,7 @@ impl Cluster {
 
 #[test]
 fn site_is_added_and_another_lost_while_the_books_stay_exact() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start(&["us", "eu", "ap", "sa"]);
     assert_eq!(cluster.run(&["quota", "create", "gpus", "--limit", "90"]).status, 0);
     cluster.acquire("5", "ap");
 
@@ -88,7 +92,7 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     // One that answers is not lost.
     let refused = cluster.run(&["site", "lost", "ap"]);
     assert!(refused.status == 1 && refused.stderr.contains("heard from lately"), "{refused:?}");
-    cluster.servers[2].take().expect("it runs").kill();
+    cluster.kill(2);
     let lost = || cluster.run(&["site", "lost", "ap", "--json"]);
     let lost = eventually("ap counts as down", lost, |lost| lost.status == 0);
     assert_eq!(lost.json()["membership"], json!(2));
@@ -107,7 +111,7 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     cluster.serve(2);
     let status = || cluster.run(&["status", "--json"]).json();
     eventually("ap is stale", status, |status| status["sites"][2]["readiness"] == "stale");
-    cluster.servers[1].take().expect("it runs").kill();
+    cluster.kill(1);
     cluster.serve(1);
     cluster.acquire("1", "eu");
     let status = cluster.run(&["status", "--json"]).json();
@@ -126,4 +130,48 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     assert_eq!((removed.status, removed.json()["membership"].clone()), (0, json!(3)), "{removed:?}");
     let (in_use, sites) = cluster.settled();
     assert_eq!((in_use, sites.as_array().map(Vec::len)), (6, Some(2)));
+}
+
+/// Two of five sites are killed at once, and one of them never comes back; it is declared lost and reclaimed, another is added, and one is
+/// removed. All the while clients of every region acquire and release.
+#[test]
+fn members_come_and_go_under_load_and_the_ledger_of_the_clients_is_right() {
+    let mut cluster = Cluster::start(&["us", "eu", "ap", "sa", "oc", "af"]);
+    let addresses: Vec<String> = cluster.configs.iter().map(|(_, address)| address.clone()).collect();
+    // Callers have threads of their own: a command that is waited for here does not stop them.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let told = runtime.expect("a runtime").block_on(async {
+        let mut load = Load::start(&addresses[..5]).await;
+        load.goes_on(&[0, 1, 2, 3, 4]).await;
+        cluster.kill(2);
+        cluster.kill(3);
+        load.goes_on(&[0, 1, 4]).await;
+        cluster.serve(3);
+        load.goes_on(&[0, 1, 3, 4]).await;
+
+        let lost = || cluster.run(&["site", "lost", "ap", "--json"]);
+        eventually("ap counts as down", lost, |lost| lost.status == 0);
+        let still_in_use = load.leave(2, Leaves::Lost).await.to_string();
+        let reclaim = ["quota", "reclaim", "seats", "--of", "ap-1", "--still-in-use", &still_in_use, "--json"];
+        let reclaimed = eventually("it is reclaimed", || cluster.run(&reclaim), |reclaimed| reclaimed.status == 0);
+        assert!(reclaimed.json()["reclaimed"].as_i64() >= Some(0), "{reclaimed:?}");
+        load.goes_on(&[0, 1, 3, 4]).await;
+
+        cluster.serve(5);
+        let add = ["site", "add", "af", "--address", &addresses[5], "--json"];
+        let added = eventually("af is added", || cluster.run(&add), |added| added.status == 0);
+        assert_eq!(added.json()["membership"], json!(2), "{added:?}");
+        cluster.wait("af");
+        load.join(&addresses, "af").await;
+        load.goes_on(&[0, 1, 3, 4, 5]).await;
+
+        assert_eq!(cluster.run(&["site", "drain", "oc"]).status, 0);
+        load.leave(4, Leaves::Drained).await;
+        let remove = || cluster.run(&["site", "remove", "oc", "--json"]);
+        let removed = eventually("nothing is left at oc", remove, |removed| removed.status == 0);
+        assert_eq!(removed.json()["membership"], json!(3), "{removed:?}");
+        load.goes_on(&[0, 1, 3, 5]).await;
+        load.finish().await
+    });
+    assert!(told.unknown > 0 && told.kept > 10, "hardly tested: {told:?}");
 }

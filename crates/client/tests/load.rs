@@ -1,7 +1,7 @@
 //! Steady load on a cluster through faults, and the ledger of what its clients were told.
 //!
-//! The tests that kill processes (`cli/tests/kills.rs`) and those that cut the power (`server/tests/power.rs`) share it, so
-//! that there is one account of what is promised. At each site there are callers of several habits, one call under way
+//! The tests that kill processes (`cli/tests/kills.rs`), that change the members (`cli/tests/members.rs`) and that cut the power
+//! (`server/tests/power.rs`) share it, so that there is one account of what is promised. At each site there are callers of several habits, one call under way
 //! each: they fill up with grants, then give them back, and keep some to the end. The quota is smaller than what they
 //! would like to have. What is checked while it goes on:
 //!
@@ -10,15 +10,20 @@
 //! - every outcome that is unknown is settled by asking;
 //! - `show` is never beyond the limit.
 //!
+//! Sites may join and leave meanwhile. When one is drained, all give back what it had granted; when one is lost, what it had granted
+//! and clients still have is counted, for the operator's word, and given back by amount at the end.
+//!
 //! And at the end, by [`Load::finish`]: the books are exactly what the clients hold; each grant that they kept is given back
 //! once and not twice; then the whole limit can be acquired again, and no token more.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use slackline::{Client, Effect, GrantId, OperationId, Options, Outcome, Quota, Reason, Refused, UnknownReason};
+use slackline::{
+    Client, Effect, GrantId, OperationId, Options, Outcome, Quota, Reason, Refused, SiteId, UnknownReason,
+};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -42,6 +47,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const KEEPSAKES: usize = 8;
 /// So many more grants at a site show that it goes on.
 const PROGRESS: u64 = 50;
+/// No test has more regions, those that join included.
+const REGIONS: usize = 16;
 
 /// What a caller acquires, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,8 +78,19 @@ const CALLERS: [(Habit, Duration); 6] = [
 /// Load on a cluster, from callers at all of its sites.
 pub(crate) struct Load {
     shared: Arc<Shared>,
-    clients: Vec<Client>,
+    /// Of each region, as many as are members.
+    clients: BTreeMap<usize, Client>,
     callers: Vec<JoinHandle<Vec<Held>>>,
+}
+
+/// How a site leaves.
+#[allow(dead_code, reason = "only the tests of members need it")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Leaves {
+    /// It is drained: what it granted must be given back to it.
+    Drained,
+    /// It is gone for good, with all that it knew.
+    Lost,
 }
 
 /// How calls ended, in all.
@@ -105,22 +123,56 @@ impl Load {
         }
         first.close().await;
 
-        let ledger = Ledger { told: Told { granted: vec![0; regions.len()], ..Told::default() }, ..Ledger::default() };
+        let ledger = Ledger { told: Told { granted: vec![0; REGIONS], ..Told::default() }, ..Ledger::default() };
         let shared =
             Arc::new(Shared { stop: AtomicBool::new(false), phase: AtomicUsize::new(0), ledger: ledger.into() });
-        let (mut clients, mut callers) = (Vec::new(), Vec::new());
+        let mut load = Self { shared, clients: BTreeMap::new(), callers: Vec::new() };
         for region in regions {
-            let options = Options { region: Some(region.clone()), ..options.clone() };
-            let client = Client::connect_with(addresses, options).await.expect("the cluster answers");
-            for (position, (habit, deadline)) in CALLERS.into_iter().enumerate() {
-                let (shared, client, region) = (Arc::clone(&shared), client.clone(), region.clone());
-                let quota = client.quota(NAME);
-                let caller = Caller { shared, client, quota, region, habit, deadline, most: 8 + 4 * position };
-                callers.push(tokio::spawn(caller.run()));
-            }
-            clients.push(client);
+            load.join(addresses, &region).await;
         }
-        Self { shared, clients, callers }
+        load
+    }
+
+    /// Starts the callers of a region. Those that call at any site do so at the sites that their client knows: all that were members
+    /// when it connected.
+    pub(crate) async fn join(&mut self, addresses: &[String], region: &str) {
+        let options =
+            Options { deadline: ASKING, connect: PATIENCE, region: Some(region.to_owned()), ..Options::default() };
+        let client = Client::connect_with(addresses, options).await.expect("the cluster answers");
+        let number = client.topology().regions.iter().position(|name| name == region).expect("a site of this region");
+        for (position, (habit, deadline)) in CALLERS.into_iter().enumerate() {
+            let (shared, client, region) = (Arc::clone(&self.shared), client.clone(), region.to_owned());
+            let quota = client.quota(NAME);
+            let caller = Caller { shared, client, quota, region, number, habit, deadline, most: 8 + 4 * position };
+            self.shared.ledger().calling += 1;
+            self.callers.push(tokio::spawn(caller.run()));
+        }
+        self.clients.insert(number, client);
+    }
+
+    /// Ends the callers of a region whose site leaves, and has all others part with what that site granted. Returns how many tokens of
+    /// a lost one's grants clients have still.
+    #[allow(dead_code, reason = "only the tests of members need it")]
+    pub(crate) async fn leave(&mut self, region: usize, how: Leaves) -> i64 {
+        {
+            let mut ledger = self.shared.ledger();
+            ledger.left.insert(region, how);
+            ledger.parted = 0;
+        }
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let (parted, calling) = self.shared.ledger().parting();
+            if parted >= calling {
+                break;
+            }
+            assert!(Instant::now() < until, "{parted} of {calling} callers have parted with what {region} granted");
+            sleep(Duration::from_millis(20)).await;
+        }
+        if let Some(client) = self.clients.remove(&region) {
+            client.close().await;
+        }
+        let ledger = self.shared.ledger();
+        ledger.strays.iter().filter(|held| usize::from(held.grant.site.region) == region).map(|held| held.amount).sum()
     }
 
     /// Waits until each of these sites has granted more than before.
@@ -133,47 +185,56 @@ impl Load {
             if regions.iter().all(|region| now[*region] >= before[*region] + PROGRESS) {
                 return;
             }
-            assert!(!self.callers.iter().any(JoinHandle::is_finished), "a caller has panicked");
+            let ended = self.callers.iter().filter(|caller| caller.is_finished()).count();
+            assert!(ended + self.shared.ledger().calling <= self.callers.len(), "a caller has panicked");
             assert!(Instant::now() < until, "sites {regions:?} do not grant: from {before:?} to {now:?}");
             // Whichever site answers; none, if all are away.
-            if let Ok(shown) = self.clients[0].quota(NAME).show_within(Duration::from_secs(1)).await {
+            if let Ok(shown) = self.first().quota(NAME).show_within(Duration::from_secs(1)).await {
                 assert!(0 <= shown.in_use.min && shown.in_use.max <= LIMIT, "{shown:?}");
             }
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Ends the load, with all sites up, and checks that nothing is lost and nothing is counted twice.
+    /// A client, of a region whose site stays.
+    fn first(&self) -> &Client {
+        self.clients.values().next().expect("a site stays")
+    }
+
+    /// Ends the load, with all members up, and checks that nothing is lost and nothing is counted twice.
     pub(crate) async fn finish(self) -> Told {
         self.shared.stop.store(true, Ordering::Relaxed);
         let mut kept = Vec::new();
         for caller in self.callers {
             kept.extend(caller.await.expect("no caller panics"));
         }
+        kept.append(&mut self.shared.ledger().strays);
+        let clients: Vec<Client> = self.clients.into_values().collect();
         let held = kept.iter().map(|held| held.amount).sum();
         assert_eq!(held, self.shared.ledger().held);
-        books_show(&self.clients[0], held).await;
+        books_show(&clients[0], held).await;
 
         for (position, held) in kept.iter().enumerate() {
-            // Any site's client can give it back.
-            let client = &self.clients[position % self.clients.len()];
+            // Any site's client can give it back that has connected since the site was a member.
+            let knows = |client: &&Client| client.topology().regions.len() > usize::from(held.grant.site.region);
+            let client = clients.iter().cycle().skip(position % clients.len()).find(knows).expect("its own knows it");
             self.shared.give_back(client, held, PATIENT).await;
             if held.is_tracked {
                 let again = client.release_grant(held.grant).deadline(PATIENCE).await;
                 assert_eq!(again.refusal(), Some(&Reason::UnknownGrant), "{held:?}: {again:?}");
             }
         }
-        books_show(&self.clients[0], 0).await;
+        books_show(&clients[0], 0).await;
 
-        let share = LIMIT / self.clients.len() as i64;
-        for client in &self.clients {
+        let share = LIMIT / clients.len() as i64;
+        for client in &clients {
             take(client, share).await;
         }
-        books_show(&self.clients[0], LIMIT).await;
-        let more = self.clients[0].quota(NAME).acquire(1).deadline(IMPATIENT).await;
+        books_show(&clients[0], LIMIT).await;
+        let more = clients[0].quota(NAME).acquire(1).deadline(IMPATIENT).await;
         assert!(more.is_refused(), "beyond the limit: {more:?}");
 
-        for client in self.clients {
+        for client in clients {
             client.close().await;
         }
         let told = self.shared.ledger().told.clone();
@@ -187,6 +248,8 @@ struct Held {
     grant: GrantId,
     amount: i64,
     is_tracked: bool,
+    /// Whether its site was lost since.
+    is_stray: bool,
 }
 
 struct Shared {
@@ -205,9 +268,22 @@ struct Ledger {
     brief: Vec<(Instant, i64)>,
     grants: HashSet<GrantId>,
     told: Told,
+    /// The sites that leave, by their regions.
+    left: BTreeMap<usize, Leaves>,
+    /// Callers that have not ended.
+    calling: usize,
+    /// Callers that have parted with what the last site to leave had granted, of those that have not ended.
+    parted: usize,
+    /// What lost sites had granted and clients still have; part of `held`.
+    strays: Vec<Held>,
 }
 
 impl Ledger {
+    /// How many callers have parted with what the last site to leave had granted, of how many.
+    fn parting(&self) -> (usize, usize) {
+        (self.parted, self.calling)
+    }
+
     fn granted(&mut self, held: &Held, until: Option<Instant>) {
         assert!(self.grants.insert(held.grant), "handed out twice: {held:?}");
         self.told.granted[usize::from(held.grant.site.region)] += 1;
@@ -232,12 +308,25 @@ impl Shared {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives tokens back, however long it takes, exactly once.
+    /// Whether this site is gone for good.
+    fn is_lost(&self, site: SiteId) -> bool {
+        self.ledger().left.get(&usize::from(site.region)) == Some(&Leaves::Lost)
+    }
+
+    /// Gives tokens back, however long it takes, exactly once. What a lost site granted is kept for the end, by amount: nobody else knows
+    /// that grant.
     async fn give_back(&self, client: &Client, held: &Held, deadline: Duration) {
         // From here on they may be back at any moment.
         self.ledger().held -= held.amount;
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
+            {
+                let mut ledger = self.ledger();
+                if ledger.left.get(&usize::from(held.grant.site.region)) == Some(&Leaves::Lost) && !held.is_stray {
+                    ledger.held += held.amount;
+                    return ledger.strays.push(Held { is_tracked: false, is_stray: true, ..*held });
+                }
+            }
             let outcome = match held.is_tracked {
                 true => client.release_grant(held.grant).deadline(deadline).await,
                 false => client.quota(NAME).release(held.amount).deadline(deadline).await,
@@ -245,7 +334,11 @@ impl Shared {
             let settled = match outcome {
                 Outcome::Done(amount) => Outcome::Done(Effect::Released { amount }),
                 Outcome::Refused(refused) => Outcome::Refused(refused),
-                Outcome::Unknown(unknown) => self.settle(client, unknown.operation).await,
+                Outcome::Unknown(unknown) => match self.settle(client, unknown.operation).await {
+                    Some(settled) => settled,
+                    // The lost site took it back, or nobody ever will: it counts as lost.
+                    None => return,
+                },
             };
             match settled {
                 Outcome::Done(Effect::Released { amount }) => return assert_eq!(amount, held.amount, "{held:?}"),
@@ -256,17 +349,21 @@ impl Shared {
         panic!("not given back in time: {held:?}");
     }
 
-    /// What became of an operation: asks until that is known.
-    async fn settle(&self, client: &Client, operation: OperationId) -> Outcome<Effect> {
+    /// What became of an operation: asks until that is known. None if its site is lost: then nobody will ever know.
+    async fn settle(&self, client: &Client, operation: OperationId) -> Option<Outcome<Effect>> {
         self.ledger().told.unknown += 1;
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
+            if self.is_lost(operation.site) {
+                return None;
+            }
             match client.outcome_of(operation).await {
+                Outcome::Unknown(_) if self.is_lost(operation.site) => {}
                 Outcome::Unknown(unknown) => {
                     let lost = matches!(unknown.why, UnknownReason::IncarnationLost | UnknownReason::Forgotten);
                     assert!(!lost && unknown.why != UnknownReason::Senseless, "{unknown:?}");
                 }
-                outcome => return outcome,
+                outcome => return Some(outcome),
             }
         }
         panic!("not settled in time: {operation:?}");
@@ -278,6 +375,7 @@ struct Caller {
     client: Client,
     quota: Quota,
     region: String,
+    number: usize,
     habit: Habit,
     deadline: Duration,
     /// How many grants it fills up to.
@@ -288,10 +386,25 @@ impl Caller {
     /// Calls until the load ends. Returns what it holds then.
     async fn run(self) -> Vec<Held> {
         let (mut held, mut keepsakes) = (VecDeque::new(), Vec::new());
-        let (mut fills, mut phase) = (true, 0);
+        let (mut fills, mut phase, mut left) = (true, 0, 0);
         for number in 0i64.. {
             if self.shared.stop.load(Ordering::Relaxed) {
                 break;
+            }
+            let leaving = self.shared.ledger().left.clone();
+            if leaving.len() != left {
+                left = leaving.len();
+                let is_of_one = |held: &Held| leaving.contains_key(&usize::from(held.grant.site.region));
+                let (parted, stay): (VecDeque<Held>, VecDeque<Held>) = held.into_iter().partition(is_of_one);
+                let (also_parted, keep): (Vec<Held>, Vec<Held>) = keepsakes.into_iter().partition(is_of_one);
+                (held, keepsakes) = (stay, keep);
+                for held in parted.iter().chain(&also_parted) {
+                    self.shared.give_back(&self.client, held, self.deadline).await;
+                }
+                if leaving.contains_key(&self.number) {
+                    break;
+                }
+                self.shared.ledger().parted += 1;
             }
             sleep(PAUSE).await;
             if fills {
@@ -311,6 +424,7 @@ impl Caller {
                 fills = held.is_empty();
             }
         }
+        self.shared.ledger().calling -= 1;
         keepsakes.extend(held);
         keepsakes
     }
@@ -325,14 +439,16 @@ impl Caller {
             Habit::Counted => call,
             Habit::Roaming => call.tracked().patience(IMPATIENT),
         };
-        let held = |grant| Held { grant, amount, is_tracked: self.habit != Habit::Counted };
+        let held = |grant| Held { grant, amount, is_tracked: self.habit != Habit::Counted, is_stray: false };
         let (granted, until) = match call.await {
             Outcome::Done(grant) => (held(grant.id()), grant.expires_at()),
             Outcome::Refused(refused) => return self.refused(&refused),
             Outcome::Unknown(unknown) => match self.shared.settle(&self.client, unknown.operation).await {
                 // When a brief hold began is not known any more: it counts as over.
-                Outcome::Done(Effect::Granted { grant, .. }) => (held(grant), Some(Instant::now())),
-                Outcome::Refused(refused) => return self.refused(&refused),
+                Some(Outcome::Done(Effect::Granted { grant, .. })) => (held(grant), Some(Instant::now())),
+                Some(Outcome::Refused(refused)) => return self.refused(&refused),
+                // Whatever it was granted, it does not know of.
+                None => return None,
                 other => panic!("not an outcome of an acquire: {other:?}"),
             },
         };

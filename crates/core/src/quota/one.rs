@@ -42,6 +42,8 @@ pub struct Quota {
     pub(super) dirty: Dirty,
     /// The number of bytes of the name of the quota below which it is counted ([`Quotas::note_parent`](super::Quotas)); zero for none.
     pub(super) counted_below: u16,
+    /// Where that one stood when this was noted. Positions are used again, so whoever goes there looks at its name.
+    pub(super) above: u32,
 }
 
 /// What a quota counts at this site; durable.
@@ -220,6 +222,7 @@ impl Quota {
             wake: NEVER,
             dirty: Dirty::Clean,
             counted_below: 0,
+            above: 0,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Each site's totals of tokens granted (A) and taken back (R) only grow. Between the end of the first round of tallies
 //! and the start of the second, every site's A lies between its two readings, and so does its R; hence at any such
 //! moment ΣA₁ − ΣR₂ ≤ in use ≤ ΣA₂ − ΣR₁. When nothing is granted or taken back in between, both ends are the same.
-//! What a lost incarnation had granted is not in the totals: it shows as what the tokens do not account for.
+//! What a lost incarnation had granted, or a member that has left, is not in the totals: it shows as what the tokens do not account for.
 
 use crate::api::{Refusal, Shown, ShownSite};
 use crate::avantan::Membership;
@@ -58,21 +58,29 @@ pub fn count(
         missing.is_empty() && have_rounds_ended(second, newest.applied) && have_gifts_arrived(second, incarnations);
     let tokens = sum(second, &|tally| i128::from(tally.tokens));
     let net = sum(second, &acquired) - sum(second, &released);
-    let reborn = incarnations.iter().any(|incarnation| incarnation.0 > 1);
+    // What lost storage granted, and a member that has left, is in no total, while what others take back of it is.
+    let is_whole = incarnations.iter().all(|incarnation| incarnation.0 == 1)
+        && site.members.iter().all(|member| site.is_present(*member));
 
     let (mut least, mut most) = (least, most);
     if settled && most == least {
         // Includes what lost incarnations had granted or held.
         let used = i128::from(all) - tokens;
         (least, most) = (used, used);
-    } else if reborn || !missing.is_empty() {
-        // Tokens that move between two readings are read twice or not at all, and nobody knows what a lost incarnation
-        // had granted: then only the limit is certain, and what was over it.
+    } else if !is_whole && settled && has_stayed(first, second) {
+        // No token went from site to site between the readings, so those of the first account for what was in use then, and the totals for
+        // what has come and gone since.
+        let used = i128::from(all) - sum(first, &|tally| i128::from(tally.tokens));
+        let since = |part: &dyn Fn(&Tally) -> i128| sum(second, part) - sum(first, part);
+        (least, most) = (used - since(&released), used + since(&acquired));
+    } else if !is_whole || !missing.is_empty() {
+        // Tokens that move between two readings are read twice or not at all, and the totals do not tell all that was granted: then
+        // only the limit is certain, and what was over it.
         (least, most) = (0, i128::from(all));
     }
 
-    // Clients that released what they never had have spoiled the count by so much.
-    let spoiled = (-net).max(tokens - i128::from(all)).max(0);
+    // Clients that released what they never had have spoiled the count by so much. Totals that are not whole say nothing of that.
+    let spoiled = if is_whole { -net } else { 0 }.max(tokens - i128::from(all)).max(0);
     let clamp = |value: i128, most: i64| value.clamp(0, i128::from(most)) as i64;
     Ok(Shown {
         name: name.to_owned(),
@@ -103,6 +111,24 @@ pub fn count(
         released_above: clamp(spoiled, i64::MAX),
         refill: 0,
     })
+}
+
+/// True if each member had in the first reading what it has in the second, but for what it granted and took back in between: nothing was
+/// moved by a round, a gift or a change of the limit.
+fn has_stayed(first: &[Option<Tally>], second: &[Option<Tally>]) -> bool {
+    let stayed = |(before, after): (&Option<Tally>, &Option<Tally>)| match (before, after) {
+        (Some(before), Some(after)) => {
+            let granted = i128::try_from(after.acquired.saturating_sub(before.acquired)).unwrap_or(i128::MAX);
+            let returned = i128::try_from(after.released.saturating_sub(before.released)).unwrap_or(i128::MAX);
+            let moved = |tally: &Tally| (tally.applied, tally.limit, tally.in_round, tally.rounds.clone());
+            moved(before) == moved(after)
+                && (&before.given, &before.received) == (&after.given, &after.received)
+                && i128::from(before.tokens) - granted + returned == i128::from(after.tokens)
+        }
+        // Who is gone has nothing.
+        (before, after) => before.is_none() && after.is_none(),
+    };
+    first.iter().zip(second).all(stayed)
 }
 
 /// True if no member is in a round, all have applied every instance, and any two the same rounds among subsets that name both. The readings are of different moments: one may be

@@ -97,7 +97,11 @@ impl Quotas {
             if !is_name_below(name, length) {
                 return (path, Some(GONE));
             }
-            let Some(above) = self.position(&name[..length]) else { return (path, Some(Break::Unheard(length))) };
+            // Nearly always it stands where it stood, and nothing has to be looked up.
+            let hint = self.list[below].above as usize;
+            let stands = self.list.get(hint).is_some_and(|above| *above.name == name[..length]);
+            let above = if stands { Some(hint) } else { self.position(&name[..length]) };
+            let Some(above) = above else { return (path, Some(Break::Unheard(length))) };
             let table = &self.list[above].avantan.share.table;
             match () {
                 () if table.generation < generation => return (path, Some(Break::Unheard(length))),
@@ -214,7 +218,8 @@ impl Quotas {
         if bound > 0 {
             *self.index.children.entry(name[..usize::from(bound)].into()).or_default() += 1;
         }
-        self.list[at].counted_below = bound;
+        let above = self.position(&name[..usize::from(bound)]).unwrap_or(at);
+        (self.list[at].counted_below, self.list[at].above) = (bound, above as u32);
     }
 
     /// A quota of this name no longer counts as below the one whose name has so many bytes; zero for none.

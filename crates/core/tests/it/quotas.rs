@@ -398,6 +398,40 @@ fn count_while_tokens_come_and_go_is_never_more_than_the_limit() {
     assert_eq!((shown.in_use_min, shown.in_use_max), (0, 60));
 }
 
+/// A member that left had granted 10 tokens, of which another took 4 back; meanwhile the others grant and take back.
+#[test]
+fn count_after_a_member_has_left_holds_what_it_granted_and_calls_none_of_it_wrong() {
+    let members = [SiteId::new(0, 0), SiteId::new(1, 0), SiteId::new(2, 0)];
+    let gone = [(members[2], Incarnation(2))];
+    let left = slackline_core::avantan::Membership {
+        number: 1,
+        gone: &gone,
+        ..slackline_core::avantan::Membership::first(members[0], Incarnation(1), &members)
+    };
+    let tally = |site, tokens, acquired, released| {
+        let none = vec![(Incarnation(1), 0); 3];
+        let (given, received) = (none.clone(), none);
+        Some(Tally { site, limit: (60, 0), tokens, acquired, released, given, received, ..Tally::default() })
+    };
+    let count = |first: [Option<Tally>; 3], second: [Option<Tally>; 3]| {
+        count("gpus", left, &first, &second, &[Incarnation(1); 3]).expect("counted")
+    };
+
+    let rest = [tally(members[0], 34, 0, 4), tally(members[1], 20, 0, 0), None];
+    let shown = count(rest.clone(), rest.clone());
+    assert_eq!((shown.in_use_min, shown.in_use_max, shown.released_above), (6, 6, 0));
+
+    // Three granted, two of them taken back, between the readings.
+    let later = [tally(members[0], 33, 3, 6), tally(members[1], 20, 0, 0), None];
+    let shown = count(rest.clone(), later);
+    assert_eq!((shown.in_use_min, shown.in_use_max, shown.released_above), (4, 9, 0));
+
+    // A gift has moved five as well: only the limit is certain.
+    let moved = [tally(members[0], 28, 3, 6), tally(members[1], 25, 0, 0), None];
+    let shown = count(rest, moved);
+    assert_eq!((shown.in_use_min, shown.in_use_max, shown.released_above), (0, 60, 0));
+}
+
 #[test]
 fn everything_free_is_had_at_one_site_after_another_although_sites_keep_some_for_their_demand() {
     let mut cluster = Cluster::new(3);
