@@ -124,8 +124,8 @@ impl Load {
         first.close().await;
 
         let ledger = Ledger { told: Told { granted: vec![0; REGIONS], ..Told::default() }, ..Ledger::default() };
-        let shared =
-            Arc::new(Shared { stop: AtomicBool::new(false), phase: AtomicUsize::new(0), ledger: ledger.into() });
+        let (stop, returns) = (AtomicBool::new(false), AtomicBool::new(false));
+        let shared = Arc::new(Shared { stop, phase: AtomicUsize::new(0), returns, ledger: ledger.into() });
         let mut load = Self { shared, clients: BTreeMap::new(), callers: Vec::new() };
         for region in regions {
             load.join(addresses, &region).await;
@@ -148,6 +148,13 @@ impl Load {
             self.callers.push(tokio::spawn(caller.run()));
         }
         self.clients.insert(number, client);
+    }
+
+    /// From now on all is given back to the site that granted it, also where no grant tells which. So it is known how much of what a
+    /// site granted it has not taken back, if it is lost: what others took back counts.
+    #[allow(dead_code, reason = "only the tests of members need it")]
+    pub(crate) fn return_where_granted(&self) {
+        self.shared.returns.store(true, Ordering::Relaxed);
     }
 
     /// Ends the callers of a region whose site leaves, and has all others part with what that site granted. Returns how many tokens of
@@ -256,6 +263,8 @@ struct Shared {
     stop: AtomicBool,
     /// Rises with each stretch of the load; callers keep a grant of each.
     phase: AtomicUsize,
+    /// True if what was granted without a grant of its own is given back where it was granted; else at any site.
+    returns: AtomicBool,
     ledger: Mutex<Ledger>,
 }
 
@@ -313,6 +322,11 @@ impl Shared {
         self.ledger().left.get(&usize::from(site.region)) == Some(&Leaves::Lost)
     }
 
+    /// Whether this site leaves or has left.
+    fn has_left(&self, site: SiteId) -> bool {
+        self.ledger().left.contains_key(&usize::from(site.region))
+    }
+
     /// Gives tokens back, however long it takes, exactly once. What a lost site granted is kept for the end, by amount: nobody else knows
     /// that grant.
     async fn give_back(&self, client: &Client, held: &Held, deadline: Duration) {
@@ -329,7 +343,15 @@ impl Shared {
             }
             let outcome = match held.is_tracked {
                 true => client.release_grant(held.grant).deadline(deadline).await,
-                false => client.quota(NAME).release(held.amount).deadline(deadline).await,
+                false => {
+                    let release = client.quota(NAME).release(held.amount).deadline(deadline);
+                    let granted_at = client.topology().regions.get(usize::from(held.grant.site.region));
+                    let returns = self.returns.load(Ordering::Relaxed) && !self.has_left(held.grant.site);
+                    match granted_at.filter(|_| returns) {
+                        Some(region) => release.at(region).await,
+                        None => release.await,
+                    }
+                }
             };
             let settled = match outcome {
                 Outcome::Done(amount) => Outcome::Done(Effect::Released { amount }),
