@@ -29,7 +29,7 @@ use crate::world::World;
 /// they hold.
 const SETTLING: u64 = 240 * SECOND;
 /// The time that the cluster is left alone before its books are looked at: longer than any hold, and than any gift takes.
-const REST: u64 = 140 * SECOND;
+pub(crate) const REST: u64 = 140 * SECOND;
 /// The longest time that tokens may go on moving after that.
 const RESTLESS: u64 = 90 * SECOND;
 /// The longest time that a hold may take to come back after its time, with clocks that were wrong for a while: a site looks
@@ -102,6 +102,9 @@ impl Simulation {
     fn go_a_step_on(&mut self, world: &mut World) -> bool {
         if self.audit.step == Step::Ends {
             self.judge_the_end(world);
+            if self.oracle.violation.is_none() && self.begin_departure(world) {
+                return false;
+            }
             self.phase = Phase::Over;
             world.stop();
             return false;
@@ -134,7 +137,9 @@ impl Simulation {
                 && self.oracle.life_in(name, u64::MAX) == *life
         };
         let absent = (0..self.oracle.books.len()).rev().filter(absent).take(CREATIONS);
-        let creations: Vec<Task> = absent.map(|book| Task::Create { book, site: book % world.len() }).collect();
+        let present = self.present(world);
+        let creations = absent.map(|book| Task::Create { book, site: present[book % present.len()] });
+        let creations: Vec<Task> = creations.collect();
         self.audit.tasks.extend(creations);
 
         // What that moves comes to rest before the books are looked at once more.
@@ -187,7 +192,7 @@ impl Simulation {
     fn look_at_rest(&mut self, world: &mut World) {
         self.oracle.conserve_all();
         self.oracle.check_holds(world.now(), LATE);
-        for site in 0..world.len() {
+        for site in self.present(world) {
             let readiness = world.node(site).map_or_else(Default::default, |node| node.readiness());
             self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), format_args!("site {site}"));
             let waiting = world.node(site).map_or(0, |node| node.chapters().quotas.waiting());
@@ -264,6 +269,7 @@ impl Simulation {
 
     /// The same for every quota at every site.
     fn plan(&mut self, world: &World, task: impl Fn(usize, usize) -> Task) {
+        let present = self.present(world);
         for book in (0..self.oracle.books.len()).rev() {
             let exists = self.exists(book);
             // The last of those that clients make on the way stand for all of them.
@@ -271,7 +277,7 @@ impl Simulation {
             let is_one_of_many = name.starts_with("late") || name.starts_with("crowd");
             let passed = is_one_of_many && book + 3 < self.oracle.books.len();
             if exists && !passed {
-                self.audit.tasks.extend((0..world.len()).map(|site| task(book, site)));
+                self.audit.tasks.extend(present.iter().map(|&site| task(book, site)));
             }
         }
     }
@@ -405,7 +411,7 @@ impl Simulation {
 }
 
 /// Carries an operation of the audit out. What is granted is given back at the same site.
-async fn carry_out(
+pub(crate) async fn carry_out(
     seat: &Seat,
     ledger: &Rc<RefCell<Ledger>>,
     command: Command,
@@ -426,7 +432,7 @@ async fn carry_out(
 }
 
 /// One call, and its outcome with its id.
-async fn call(
+pub(crate) async fn call(
     seat: &Seat,
     ledger: &Rc<RefCell<Ledger>>,
     command: Command,

@@ -25,7 +25,7 @@ use crate::state::timer::Timer;
 use crate::world::{After, Host, Keep, World};
 
 /// What is left after the healing.
-const CALM: Weather = Weather { loss: 0, duplication: 0, reordering: 0, detour: 0, jitter: 50 };
+pub(crate) const CALM: Weather = Weather { loss: 0, duplication: 0, reordering: 0, detour: 0, jitter: 50 };
 
 impl Simulation {
     /// Returns the time that storage takes to fetch what an input needs, where a fault has made it slow.
@@ -107,7 +107,7 @@ impl Simulation {
 
     /// The site is started, if nobody has started it since it went down.
     pub(crate) fn restart(&mut self, world: &mut World, site: usize) {
-        if world.node(site).is_some() {
+        if world.node(site).is_some() || self.is_gone(site) {
             return;
         }
         // Its driver keeps the old copy, aside.

@@ -45,6 +45,7 @@ mod clients;
 mod clock;
 mod clock_faults;
 mod costs;
+mod departures;
 pub mod desk;
 mod disk;
 mod faults;

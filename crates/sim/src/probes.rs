@@ -65,6 +65,11 @@ const NAMED: &[&str] = &[
     "quota: forgotten",
     "quota: forgotten and created again",
     // Sites.
+    "members: a site dies for good",
+    "members: a site that was lost is reclaimed",
+    "members: a site is drained",
+    "members: a site leaves",
+    "members: a site with something of its own stays",
     "site: joins as the first incarnation",
     "site: joins as a later incarnation",
     "site: confirmed",

@@ -2,7 +2,8 @@
 //!
 //! A run has three phases. In the first, clients work and faults strike. Then every fault ends (*healing*), and clients
 //! go on until they have sent all their operations, settle what is in doubt and give back what they hold. Last, the
-//! cluster at rest is *audited*: it must serve at every site and its books must be exact.
+//! cluster at rest is *audited*: it must serve at every site and its books must be exact. Then a site leaves for good, and
+//! what is left is audited.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -214,6 +215,7 @@ impl Simulation {
             faults: Faults { joining: (first < sites).then_some(2 * SECOND), ..Faults::new(sites, seed) },
             watch: Watch::new(sites),
             audit: Audit::default(),
+            departure: None,
         };
         (world, simulation)
     }
@@ -270,6 +272,7 @@ impl Simulation {
             }
             Phase::Healing => self.check_settling(world),
             Phase::Audit => self.go_on_with_audit(world),
+            Phase::Departure => self.go_on_with_departure(world),
             Phase::Over => return world.stop(),
             _ => {}
         }

@@ -71,6 +71,8 @@ impl Simulation {
                 self.probes.hit("site: confirmed");
                 self.remounted(site);
             }
+            // It is a member no longer.
+            (_, Readiness::Stale) if self.has_left(site) => {}
             // They do: its driver puts it aside.
             (_, Readiness::Stale) => {
                 self.probes.hit("site: old copy noticed");

@@ -348,7 +348,16 @@ impl Quotas {
         self.seats.look_at
     }
 
-    /// Has some of the quotas that have not recorded the last change do so.
+    /// A member has new storage. Nothing that goes on in the entity of the members tells of it, as a quota's messages do, and a change of
+    /// long after needs the votes of those that are recorded.
+    pub(super) fn meet_storage(&mut self, now: u64) {
+        if self.index.members.is_some() {
+            let soon = now + PRECEDENCE;
+            self.seats.look_at = Some(self.seats.look_at.map_or(soon, |at| at.min(soon)));
+        }
+    }
+
+    /// Has some of the quotas that have not recorded the last change do so, and the entity of the members record new storage.
     pub(super) fn tend_seats(&mut self, turn: &mut Turn) {
         let now = turn.here.now.mono;
         if self.seats.look_at.is_none_or(|at| at > now) {
@@ -363,11 +372,20 @@ impl Quotas {
             }
         }
 
+        // One that is down is looked for again.
+        let members = self.index.members.map(|at| at as usize);
+        let recorded = |at: usize, peer: &Peer| self.list[at].avantan.share.table.recorded(peer.site);
+        let is_new = |peer: &Peer| !peer.gone && members.is_some_and(|at| peer.incarnation > recorded(at, peer));
+        let has_new = turn.here.peers.iter().any(is_new);
+        if let Some(at) = members.filter(|_| has_new) {
+            self.record_soon(turn, at);
+        }
+
         // At the end of a pass those that have it under way are given their time.
         let Seats { behind, .. } = &self.seats;
         let is_end = next.last().is_none_or(|last| behind.last() == Some(last));
         self.seats.last = if is_end { 0 } else { next.last().copied().unwrap_or(0) };
         let pause = if is_end { PRECEDENCE } else { SHORT_PAUSE };
-        self.seats.look_at = (!self.seats.behind.is_empty()).then_some(now + pause);
+        self.seats.look_at = (has_new || !self.seats.behind.is_empty()).then_some(now + pause);
     }
 }

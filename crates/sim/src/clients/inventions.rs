@@ -4,7 +4,7 @@ use slackline_core::api::{Agreement, Hold, Operation};
 use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::config::NAMES_KEPT;
-use slackline_core::id::{GrantId, Incarnation};
+use slackline_core::id::{GrantId, Incarnation, SiteId};
 
 use crate::quotas::{FLEETING, KINDS, Kind, METER, METER_REFILL, PASSERS, PASSING, PLENTY, SKEWED, TREE, creation};
 use crate::state::Simulation;
@@ -162,11 +162,13 @@ impl Simulation {
     /// one lost site where there are several.
     fn reclaim(&mut self, world: &World) -> Option<Operation> {
         // What a lost site had to refill is not known to be back before its time.
-        let reborn = self.oracle.books.iter().filter(|book| !book.lost.is_empty() && !book.refills);
-        let reborn: Vec<_> =
-            reborn.filter(|book| book.decisions.newest().is_some_and(|(_, t)| t.limit.is_some())).collect();
-        let book = *reborn.get(self.rng.below(reborn.len().max(1) as u64) as usize)?;
-        let (_, table) = book.decisions.newest()?;
+        let books = &self.oracle.books;
+        let reborn = (0..books.len()).filter(|&at| !books[at].lost.is_empty() && !books[at].refills);
+        let reborn: Vec<_> = reborn
+            .filter(|&at| self.oracle.books[at].decisions.newest().is_some_and(|(_, t)| t.limit.is_some()))
+            .collect();
+        let at = *reborn.get(self.rng.below(reborn.len().max(1) as u64) as usize)?;
+        let book = &self.oracle.books[at];
 
         if self.rng.one_in(10) {
             let site = self.rng.below(world.len() as u64) as usize;
@@ -174,8 +176,26 @@ impl Simulation {
             return Some(Operation::Reclaim { quota: book.name.clone(), lost: vec![living], in_use: 0 });
         }
 
-        // What they had granted and not taken back, whatever clients know of it; what was lost before the last word is in that.
-        let mut lost: Vec<_> = table.lost().collect();
+        let (name, mut lost, in_use) = self.true_word(at)?;
+        if lost.len() > 1 && self.rng.one_in(4) {
+            lost.pop();
+        }
+        // All of it was reclaimed: here is the same word again.
+        if lost.is_empty() {
+            let (_, table) = self.oracle.books[at].decisions.newest()?;
+            let known = table.reclaimed.as_ref()?.known.first()?;
+            lost.push((known.0, Incarnation(known.1.0 - 1)));
+        }
+        let more = if self.rng.one_in(8) { 1 << 40 } else { 0 };
+        Some(Operation::Reclaim { quota: name, lost, in_use: in_use.saturating_add(more) })
+    }
+
+    /// What an operator truly says of a quota of which storage was lost: the newest lost incarnations, and what they had granted and not
+    /// taken back, whatever clients know of it. What was lost before the last word is in that.
+    pub(crate) fn true_word(&self, book: usize) -> Option<(String, Vec<(SiteId, Incarnation)>, i64)> {
+        let book = &self.oracle.books[book];
+        let (_, table) = book.decisions.newest()?;
+        let lost: Vec<_> = table.lost().collect();
         let since = |site| {
             let known = table.reclaimed.iter().flat_map(|reclaimed| &reclaimed.known);
             known.into_iter().find(|known| known.0 == site).map_or(Incarnation(1), |known| known.1)
@@ -185,16 +205,7 @@ impl Simulation {
             account.generation == table.generation && is_newly_lost
         });
         let in_use: i128 = accounts.map(|account| account.granted as i128 - account.taken_back as i128).sum();
-        if lost.len() > 1 && self.rng.one_in(4) {
-            lost.pop();
-        }
-        // All of it was reclaimed: here is the same word again.
-        if lost.is_empty() {
-            let known = table.reclaimed.as_ref()?.known.first()?;
-            lost.push((known.0, Incarnation(known.1.0 - 1)));
-        }
-        let more = if self.rng.one_in(8) { 1 << 40 } else { 0 };
-        Some(Operation::Reclaim { quota: book.name.clone(), lost, in_use: (in_use.max(0) as i64).saturating_add(more) })
+        Some((book.name.clone(), lost, in_use.max(0) as i64))
     }
 
     /// The quota of this part of the run: it does not exist until some client creates it.

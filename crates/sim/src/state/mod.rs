@@ -30,6 +30,7 @@ use slackline_core::id::SiteId;
 use slackline_core::machine::ClientId;
 use slackline_core::stats::Rng;
 
+use crate::departures::Departure;
 use crate::oracle::Oracle;
 use crate::probes::Probes;
 use crate::world::World;
@@ -72,6 +73,8 @@ pub(crate) enum Phase {
     Healing,
     /// The cluster at rest is looked at.
     Audit,
+    /// A site leaves for good; then what is left is looked at once more.
+    Departure,
     /// The end.
     Over,
 }
@@ -126,6 +129,8 @@ pub(crate) struct Simulation {
     pub(crate) watch: Watch,
     /// The step that the audit has reached.
     pub(crate) audit: Audit,
+    /// The site that leaves at the end.
+    pub(crate) departure: Option<Departure>,
 }
 
 impl Settings {
