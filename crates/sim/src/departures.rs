@@ -231,6 +231,10 @@ impl Simulation {
             (Step::Reclaims, Some(Outcome::Reclaimed { .. } | Outcome::Refused(Refusal::NothingLost))) => {
                 self.departing().books.pop();
             }
+            // The sites that lost it had taken back more than they granted: no word brings that back.
+            (Step::Reclaims, Some(Outcome::Refused(Refusal::AboveLost { at_most: ..0 }))) => {
+                self.departing().books.pop();
+            }
             // Refused, or in doubt: the operator asks again.
             _ => {}
         }

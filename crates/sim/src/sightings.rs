@@ -216,8 +216,10 @@ impl Simulation {
                 }
             }
             avantan::Message::Accept { instance, ballot, value } => {
-                // Each change lets one more site join, and a value counts the members that its leader knew.
-                let members = self.settings.first + value.membership as usize;
+                // Each change lets one more site join, then one leave, and a value counts the members that its leader knew.
+                let joins = self.settings.members.len() - self.settings.first;
+                let (changes, joined) = (value.membership as usize, joins.min(value.membership as usize));
+                let members = self.settings.first + joined - (changes - joined);
                 let found = self.watch.promises.check(&of_life, *instance, *ballot, site, members);
                 self.oracle.blame(quorums::NAME, found, format_args!("quota {quota}"));
             }

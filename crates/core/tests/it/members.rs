@@ -8,6 +8,7 @@ use slackline_core::object::Change;
 
 use crate::cluster::Cluster;
 use crate::quotas::granted;
+use crate::reclaim::lose;
 use crate::txns::{Txn, bytes, commit, committed, key};
 
 fn seat(at: usize, change: SeatChange) -> Operation {
@@ -323,4 +324,21 @@ fn two_changes_at_once_are_decided_one_after_the_other() {
         assert_eq!((seats(0), seats(1)), (seats(1), seats(2)));
         assert_eq!(number(&cluster, 2), 2);
     }
+}
+
+/// The disks of two of five are lost after a change, in turn, and recorded by the quota. Another site then dies for good.
+#[test]
+fn site_dies_for_good_after_disks_were_lost_since_the_last_change_is_still_declared_lost() {
+    let mut cluster = cluster(4);
+    let new = cluster.add_host();
+    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    cluster.run(10 * SECOND);
+    for at in [0, 1] {
+        lose(&mut cluster, at);
+        cluster.run(30 * SECOND);
+        assert_eq!(readiness(&cluster, at), Readiness::Ready);
+    }
+    cluster.kill(3);
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(2, seat(3, SeatChange::Lost)), Outcome::Seated { number: 2 });
 }
