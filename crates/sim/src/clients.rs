@@ -92,7 +92,7 @@ impl Simulation {
         self.see_to_open(world, at);
         self.close_retired(world, at);
         let is_finishing = self.is_finishing();
-        if self.phase != Phase::Audit {
+        if !self.phase.is_audit() {
             self.release_due(world, at, is_finishing);
         }
 

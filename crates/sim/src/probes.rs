@@ -68,7 +68,6 @@ const NAMED: &[&str] = &[
     "members: a site dies for good",
     "members: a site that was lost is reclaimed",
     "members: a site is drained",
-    "members: a site leaves",
     "members: a site with something of its own stays",
     "site: joins as the first incarnation",
     "site: joins as a later incarnation",

@@ -54,7 +54,7 @@ impl Simulation {
         let of_client = |running: &&Running| running.client == at;
         let under_way = self.txns.reading.values().filter(of_client).count()
             + self.txns.committing.values().filter(of_client).count();
-        if under_way >= AT_ONCE || self.phase == Phase::Audit || now < self.settings.txns_from {
+        if under_way >= AT_ONCE || self.phase.is_audit() || now < self.settings.txns_from {
             return;
         }
         let site = self.clients.all[at].current;

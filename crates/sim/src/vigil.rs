@@ -8,8 +8,8 @@ use slackline_core::peer::{Body, PeerMessage, SiteMessage};
 use crate::clock::{EPOCH, EPSILON};
 use crate::invariants::clock_errors::{self, Ear};
 use crate::invariants::clock_marks;
+use crate::state::Simulation;
 use crate::state::timer::Timer;
-use crate::state::{Phase, Simulation};
 use crate::world::World;
 
 /// The time between two looks, once a clock was off. Whatever keeps sites from hearing each other lasts longer.
@@ -65,7 +65,7 @@ impl Simulation {
             }
         }
         // What an error leaves behind may show later.
-        self.watch.vigil.is_on = self.phase != Phase::Audit;
+        self.watch.vigil.is_on = !self.phase.is_audit();
         if self.watch.vigil.is_on {
             world.wake_at(now + LOOK, Timer::Vigil.token());
         }

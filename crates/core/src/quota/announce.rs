@@ -14,6 +14,13 @@ pub(super) struct Announcements {
     pub(super) at: u64,
 }
 
+impl Announcements {
+    /// True if something is still to be told to the member at a position.
+    pub(super) fn is_open_to(&self, peer: usize) -> bool {
+        self.open.iter().any(|announcement| announcement.peer == peer)
+    }
+}
+
 /// Totals of gifts that are still to be told to a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announcement {

@@ -228,8 +228,11 @@ impl Quotas {
         let Some(since) = here.drained else { return refuse(NoSeat::NotDrained, 0) };
 
         // Who has answered a ping since gives it nothing any more, and what it gave before came before the answer.
-        let may_give = |peer: &&Peer| peer.is_up(here.now) && peer.vouched.is_none_or(|vouched| vouched.mono <= since);
-        let unheard = here.peers.iter().filter(|peer| peer.site != here.site.me).filter(may_give).count();
+        let may_give = |peer: &Peer| peer.is_up(here.now) && peer.vouched.is_none_or(|vouched| vouched.mono <= since);
+        // Nor may one be without the totals of gifts that this site tells of since it started.
+        let others = here.peers.iter().enumerate().filter(|(_, peer)| peer.site != here.site.me);
+        let is_untold = |at, peer: &Peer| peer.is_up(here.now) && self.gifts.announcements.is_open_to(at);
+        let unheard = others.filter(|(at, peer)| may_give(peer) || is_untold(*at, peer)).count();
         if unheard > 0 {
             return refuse(NoSeat::Unheard, unheard);
         }

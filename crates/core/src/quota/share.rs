@@ -507,6 +507,14 @@ impl Quotas {
             let each = free / up.len() as i64;
             let extra = free % up.len() as i64;
 
+            // A site that goes on tells of them again until its receivers say that they have them; one that stops does when it has
+            // started again.
+            let has_backlog = self.list[at].refills() && self.list[at].backlog() != 0;
+            if turn.here.drained.is_some() && (free > 0 || has_backlog) {
+                let activity = self.list[at].activity(&turn.here);
+                activity.tick_at = activity.tick_at.min(turn.here.now.mono + SECOND);
+                self.schedule(at);
+            }
             for (order, &peer) in up.iter().enumerate() {
                 let gift = each + i64::from((order as i64) < extra);
                 if gift > 0 {

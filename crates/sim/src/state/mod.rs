@@ -79,6 +79,13 @@ pub(crate) enum Phase {
     Over,
 }
 
+impl Phase {
+    /// True once clients are done: nobody acts but the audit, and the operator who has a site leave.
+    pub(crate) fn is_audit(self) -> bool {
+        !matches!(self, Phase::Faults | Phase::Healing)
+    }
+}
+
 /// What was drawn before the run began, and stays.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
