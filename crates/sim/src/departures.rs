@@ -192,8 +192,9 @@ impl Simulation {
             Step::Waits => self.wait_for_records(world),
             Step::Reclaims => match self.departing().books.last().copied() {
                 Some(book) => match self.true_word(book) {
-                    Some((quota, lost, in_use)) if !lost.is_empty() => {
-                        self.asks(world, from, Command::Reclaim { quota: quota.into(), lost, in_use });
+                    Some((lost, in_use)) if !lost.is_empty() => {
+                        let quota = self.oracle.books[book].name.as_str().into();
+                        self.asks(world, from, Command::Reclaim { quota, lost, in_use });
                     }
                     _ => drop(self.departing().books.pop()),
                 },
@@ -269,12 +270,13 @@ impl Simulation {
             Way::Lost => {
                 let books = &self.oracle.books;
                 // Of many alike a few are enough. Of one without bounds more may have come and gone than books can tell of.
-                let passed = |name: &str| name.starts_with("crowd") || name.starts_with("late");
+                let is_one_of_many = |name: &str| name.starts_with("crowd") || name.starts_with("late");
                 let exists = |book: &usize| {
                     let newest = books[*book].decisions.newest();
                     let is_bounded = |limit: i64| limit < i64::MAX / 2;
                     let exists = newest.is_some_and(|(_, table)| table.limit.is_some_and(is_bounded));
-                    exists && !books[*book].refills && !(passed(&books[*book].name) && book % 16 > 0)
+                    let is_taken = book.is_multiple_of(16) || !is_one_of_many(&books[*book].name);
+                    exists && is_taken && !books[*book].refills
                 };
                 self.departing().books = (0..self.oracle.books.len()).filter(exists).collect();
                 self.departing().step = Step::Reclaims;

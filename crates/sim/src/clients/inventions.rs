@@ -176,7 +176,7 @@ impl Simulation {
             return Some(Operation::Reclaim { quota: book.name.clone(), lost: vec![living], in_use: 0 });
         }
 
-        let (name, mut lost, in_use) = self.true_word(at)?;
+        let (mut lost, in_use) = self.true_word(at)?;
         if lost.len() > 1 && self.rng.one_in(4) {
             lost.pop();
         }
@@ -187,12 +187,16 @@ impl Simulation {
             lost.push((known.0, Incarnation(known.1.0 - 1)));
         }
         let more = if self.rng.one_in(8) { 1 << 40 } else { 0 };
-        Some(Operation::Reclaim { quota: name, lost, in_use: in_use.saturating_add(more) })
+        Some(Operation::Reclaim {
+            quota: self.oracle.books[at].name.clone(),
+            lost,
+            in_use: in_use.saturating_add(more),
+        })
     }
 
     /// What an operator truly says of a quota of which storage was lost: the newest lost incarnations, and what they had granted and not
     /// taken back, whatever clients know of it. What was lost before the last word is in that.
-    pub(crate) fn true_word(&self, book: usize) -> Option<(String, Vec<(SiteId, Incarnation)>, i64)> {
+    pub(crate) fn true_word(&self, book: usize) -> Option<(Vec<(SiteId, Incarnation)>, i64)> {
         let book = &self.oracle.books[book];
         let (_, table) = book.decisions.newest()?;
         let lost: Vec<_> = table.lost().collect();
@@ -205,7 +209,7 @@ impl Simulation {
             account.generation == table.generation && is_newly_lost
         });
         let in_use: i128 = accounts.map(|account| account.granted as i128 - account.taken_back as i128).sum();
-        Some((book.name.clone(), lost, in_use.max(0) as i64))
+        Some((lost, in_use.max(0) as i64))
     }
 
     /// The quota of this part of the run: it does not exist until some client creates it.
