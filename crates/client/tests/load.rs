@@ -1,9 +1,9 @@
 //! Steady load on a cluster through faults, and the ledger of what its clients were told.
 //!
 //! The tests that kill processes (`cli/tests/kills.rs`), that change the members (`cli/tests/members.rs`) and that cut the power
-//! (`server/tests/power.rs`) share it, so that there is one account of what is promised. At each site there are callers of several habits, one call under way
-//! each: they fill up with grants, then give them back, and keep some to the end. The quota is smaller than what they
-//! would like to have. What is checked while it goes on:
+//! (`server/tests/power.rs`) share it, so that there is one account of what is promised. At each site there are callers of
+//! several habits, one call under way each: they fill up with grants, then give them back, and keep some to the end. The quota
+//! is smaller than what they would like to have. What is checked while it goes on:
 //!
 //! - what clients were told that they hold, and have not begun to give back, is never more than the limit;
 //! - no grant is handed out twice, and a release of what is held is done, with its amount;
@@ -334,12 +334,10 @@ impl Shared {
         self.ledger().held -= held.amount;
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            {
+            if self.is_lost(held.grant.site) && !held.is_stray {
                 let mut ledger = self.ledger();
-                if ledger.left.get(&usize::from(held.grant.site.region)) == Some(&Leaves::Lost) && !held.is_stray {
-                    ledger.held += held.amount;
-                    return ledger.strays.push(Held { is_tracked: false, is_stray: true, ..*held });
-                }
+                ledger.held += held.amount;
+                return ledger.strays.push(Held { is_tracked: false, is_stray: true, ..*held });
             }
             let outcome = match held.is_tracked {
                 true => client.release_grant(held.grant).deadline(deadline).await,

@@ -18,7 +18,7 @@ use slackline_session::command::Command;
 use crate::callers::told;
 use crate::invariants::{bounded_work, forgetting, liveness, refill};
 use crate::oracle::Book;
-use crate::quotas::{METER_REFILL, charter_of};
+use crate::quotas::{METER_REFILL, charter_of, is_one_of_many};
 use crate::state::audit::{Current, Step, Task};
 use crate::state::callers::{Event, Ledger, Seat};
 use crate::state::post::Purpose;
@@ -274,8 +274,7 @@ impl Simulation {
             let exists = self.exists(book);
             // The last of those that clients make on the way stand for all of them.
             let name = &self.oracle.books[book].name;
-            let is_one_of_many = name.starts_with("late") || name.starts_with("crowd");
-            let passed = is_one_of_many && book + 3 < self.oracle.books.len();
+            let passed = is_one_of_many(name) && book + 3 < self.oracle.books.len();
             if exists && !passed {
                 self.audit.tasks.extend(present.iter().map(|&site| task(book, site)));
             }
@@ -333,10 +332,15 @@ impl Simulation {
 
     /// Hands an operation to the product's client of the site's region, which carries it out there and nowhere else.
     fn begin_operation(&mut self, world: &mut World, task: Task, site: usize, command: Command) {
+        self.audit.current = Some(Current { task, since: world.now(), is_shown: false });
+        self.carry_out_at(world, site, command);
+    }
+
+    /// The same of an operation that is no task; its end is noted in the ledger of callers.
+    pub(crate) fn carry_out_at(&mut self, world: &mut World, site: usize, command: Command) {
         let (seat, ledger) = (self.callers.clients[site].clone(), Rc::clone(&self.callers.ledger));
         let place = Place::Site(self.settings.members[site]);
         ledger.borrow_mut().audited = None;
-        self.audit.current = Some(Current { task, since: world.now(), is_shown: false });
         self.callers.desk.spawn(async move {
             let ended = carry_out(&seat, &ledger, command, place).await;
             ledger.borrow_mut().audited = Some(ended);
@@ -432,7 +436,7 @@ pub(crate) async fn carry_out(
 }
 
 /// One call, and its outcome with its id.
-pub(crate) async fn call(
+async fn call(
     seat: &Seat,
     ledger: &Rc<RefCell<Ledger>>,
     command: Command,

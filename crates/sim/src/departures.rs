@@ -17,9 +17,10 @@ use slackline_core::stats::Rng;
 use slackline_session::call::Place;
 use slackline_session::command::Command;
 
-use crate::audit::{REST, call, carry_out};
+use crate::audit::{REST, carry_out};
 use crate::faults::CALM;
 use crate::invariants::liveness;
+use crate::quotas::is_one_of_many;
 use crate::state::audit::Step as AuditStep;
 use crate::state::faults::Fault;
 use crate::state::{Phase, Simulation};
@@ -84,7 +85,9 @@ impl Simulation {
     /// True if a site does not serve because it has left, as it should.
     pub(crate) fn has_left(&mut self, site: usize) -> bool {
         let departure = self.departure.as_mut().filter(|departure| departure.site == site && !departure.is_gone);
-        let Some(departure) = departure.filter(|departure| departure.step == Step::Changes) else { return false };
+        // It may know before the operator is answered, or after.
+        let is_leaving = |departure: &&mut Departure| matches!(departure.step, Step::Changes | Step::Waits);
+        let Some(departure) = departure.filter(is_leaving) else { return false };
         departure.is_gone = true;
         true
     }
@@ -112,7 +115,6 @@ impl Simulation {
                 self.begin(world, fault, STORM);
             }
         }
-        let is_gone = way == Way::Lost;
         let departure = Departure {
             site,
             way,
@@ -130,7 +132,7 @@ impl Simulation {
 
         // What others want of it is under way when it dies.
         self.move_tokens(world);
-        if is_gone {
+        if way == Way::Lost {
             let at = self.departing().rng.below(2 * SECOND);
             self.departing().next_at = now + at;
         }
@@ -239,11 +241,8 @@ impl Simulation {
             // Refused, or in doubt: the operator asks again.
             _ => {}
         }
-        self.trace(world, format_args!("site {site} leaves: {:?} is next", self.departing_step()));
-    }
-
-    fn departing_step(&self) -> Option<Step> {
-        self.departure.as_ref().map(|departure| departure.step)
+        let next = self.departing().step;
+        self.trace(world, format_args!("site {site} leaves: {next:?} is next"));
     }
 
     /// Looks whether every quota of every site that is left has recorded the change.
@@ -270,7 +269,6 @@ impl Simulation {
             Way::Lost => {
                 let books = &self.oracle.books;
                 // Of many alike a few are enough. Of one without bounds more may have come and gone than books can tell of.
-                let is_one_of_many = |name: &str| name.starts_with("crowd") || name.starts_with("late");
                 let exists = |book: &usize| {
                     let newest = books[*book].decisions.newest();
                     let is_bounded = |limit: i64| limit < i64::MAX / 2;
@@ -308,14 +306,7 @@ impl Simulation {
     /// The operator asks for something at a site.
     fn asks(&mut self, world: &mut World, at: usize, command: Command) {
         self.departing().asks = true;
-        let (seat, ledger) = (self.callers.clients[at].clone(), Rc::clone(&self.callers.ledger));
-        let place = Place::Site(self.settings.members[at]);
-        ledger.borrow_mut().audited = None;
-        self.callers.desk.spawn(async move {
-            let ended = call(&seat, &ledger, command, place).await.map(|(_, outcome)| outcome);
-            ledger.borrow_mut().audited = Some(ended);
-        });
-        self.run_callers(world);
+        self.carry_out_at(world, at, command);
     }
 
     /// A site crashes now and then, while all others are up; tokens move.

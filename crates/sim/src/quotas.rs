@@ -95,3 +95,8 @@ pub(crate) fn is_elastic(name: &str) -> bool {
 pub(crate) fn is_fleeting(name: &str) -> bool {
     name == KINDS[FLEETING].name || name.starts_with("passing")
 }
+
+/// True if a quota is one of those that clients make on the way, or of very many: a few stand for all of them.
+pub(crate) fn is_one_of_many(name: &str) -> bool {
+    name.starts_with("late") || name.starts_with("crowd")
+}

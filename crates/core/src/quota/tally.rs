@@ -120,9 +120,8 @@ fn has_stayed(first: &[Option<Tally>], second: &[Option<Tally>]) -> bool {
         (Some(before), Some(after)) => {
             let granted = i128::try_from(after.acquired.saturating_sub(before.acquired)).unwrap_or(i128::MAX);
             let returned = i128::try_from(after.released.saturating_sub(before.released)).unwrap_or(i128::MAX);
-            let moved = |tally: &Tally| (tally.applied, tally.limit, tally.in_round, tally.rounds.clone());
-            moved(before) == moved(after)
-                && (&before.given, &before.received) == (&after.given, &after.received)
+            (before.applied, before.limit, before.in_round) == (after.applied, after.limit, after.in_round)
+                && (&before.rounds, &before.given, &before.received) == (&after.rounds, &after.given, &after.received)
                 && i128::from(before.tokens) - granted + returned == i128::from(after.tokens)
         }
         // Who is gone has nothing.
