@@ -6,6 +6,7 @@
 //! - `bug`: what it does wrong, in a sentence;
 //! - `check`: `sweep`, `model`, or `core TEST` or `session TEST`: the tests of that crate whose paths have that in them;
 //! - `setups`: for the model check, a word in the names of the setups that are explored (all without);
+//! - `states`: how many states of each of these are explored, if not 400,000;
 //! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
 //! - `invariant`: the name that the report must have; several, separated by `|`, where one bug may show as either.
 
@@ -23,7 +24,7 @@ use crate::root;
 
 /// The seeds within which the sweep must catch a bug that does not say.
 const SEEDS: &str = "1..200";
-/// How many states of each setup are explored where `setups` names some.
+/// How many states of each setup are explored where `setups` names some, and the patch does not say.
 const MODEL_STATES: &str = "400000";
 /// How many bugs are planted at the same time, each in a copy of its own. While one is compiled, which is mostly the work of one
 /// thread, the sweep of another has the other cores.
@@ -36,8 +37,17 @@ struct Mutant {
     seeds: String,
     /// A word in the names of the setups of the model check; all without.
     setups: Option<String>,
+    /// How many states of each of those are explored.
+    states: String,
     invariants: Vec<String>,
     diff: String,
+}
+
+impl Mutant {
+    /// True if a line tells of an invariant that was named in advance.
+    fn names(&self, line: &str) -> bool {
+        self.invariants.iter().any(|invariant| line.contains(invariant.as_str()))
+    }
 }
 
 /// Plants each bug (or those named); true if every one was caught as it should be.
@@ -151,6 +161,7 @@ fn parse(name: String, text: &str) -> Result<Mutant, String> {
         check: field("check")?,
         seeds: field("seeds").unwrap_or(SEEDS.to_owned()),
         setups: field("setups").ok(),
+        states: field("states").unwrap_or(MODEL_STATES.to_owned()),
         invariants: field("invariant")?.split('|').map(|one| one.trim().to_owned()).collect(),
         diff: diff.to_owned(),
         name,
@@ -198,33 +209,17 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     if !built.status.success() {
         return Err(format!("does not build: {}", String::from_utf8_lossy(&built.stderr).trim()));
     }
-    let findings = |arguments: &[&str]| -> Result<Vec<String>, String> {
-        let output = Command::new(target.join("release").join(binary)).args(arguments).output();
-        let output = output.map_err(|error| format!("{binary} does not start: {error}"))?;
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        if output.status.success() {
-            return Err(format!("NOT CAUGHT ({})", mutant.bug));
-        }
-        let findings = printed.lines().filter(|line| line.starts_with("seed ") || line.contains("FAILS"));
-        Ok(findings.map(|line| line.trim().to_owned()).collect())
-    };
-    let named = |findings: &[String]| {
-        let is_named = |line: &&String| mutant.invariants.iter().any(|invariant| line.contains(invariant.as_str()));
-        findings.iter().find(is_named).map(|line| line.chars().take(90).collect())
-    };
-    let seeds = mutant.seeds.as_str();
-    let sweep = [seeds, "--no-probes"];
-    let model: Vec<&str> = mutant.setups.iter().flat_map(|word| [MODEL_STATES, word.as_str()]).collect();
-    let mut found = findings(if mutant.check == "sweep" { &sweep } else { &model })?;
-    if named(&found).is_none() && mutant.check == "sweep" {
-        // Another invariant noticed it first: the one that was named in advance must do so too, in a later seed. That one is told at
-        // once, and ends the sweep.
-        let program = target.join("release").join(binary);
-        let later = find(&program, &[seeds, "--no-probes", "--keep-going"], |line| named(&[line.to_owned()]).is_some());
-        found.extend(later.map_err(|error| format!("{binary} does not run: {error}"))?);
+    // Another invariant may notice it first: the one that was named in advance must do so too, in a later seed.
+    let sweep = vec![mutant.seeds.as_str(), "--no-probes", "--keep-going"];
+    let model = || mutant.setups.iter().flat_map(|word| [mutant.states.as_str(), word.as_str()]).collect();
+    let arguments = if mutant.check == "sweep" { sweep } else { model() };
+    let found = findings(&target.join("release").join(binary), &arguments, |line| mutant.names(line));
+    let (named, first) = found.map_err(|error| format!("{binary} does not run: {error}"))?;
+    match (named, first) {
+        (Some(named), _) => Ok(named.chars().take(90).collect()),
+        (None, Some(first)) => Err(format!("caught by another invariant: {first}")),
+        (None, None) => Err(format!("NOT CAUGHT ({})", mutant.bug)),
     }
-    let first = found.first().cloned().unwrap_or_default();
-    named(&found).ok_or_else(|| format!("caught by another invariant: {first}"))
 }
 
 /// Runs tests of a crate on a copy with a bug in it. What they say, if the invariant that was named in advance is in it.
@@ -243,22 +238,41 @@ fn by_test(mutant: &Mutant, (of, test): (&str, &str), copy: &Path, target: &Path
     if !printed.contains("panicked at") {
         return Err(format!("does not build: {}", printed.trim()));
     }
-    let is_named = |line: &&str| mutant.invariants.iter().any(|invariant| line.contains(invariant.as_str()));
     let said = printed.lines().skip_while(|line| !line.contains("panicked at")).nth(1).unwrap_or_default();
-    let named = printed.lines().find(is_named).map(|line| line.chars().take(90).collect());
+    let named = printed.lines().find(|line| mutant.names(line)).map(|line| line.chars().take(90).collect());
     named.ok_or_else(|| format!("caught by another invariant: {said}"))
 }
 
-/// Runs a program until it prints a line that is looked for as an error, and returns that line.
-fn find(program: &Path, arguments: &[&str], is_sought: impl Fn(&str) -> bool) -> io::Result<Option<String>> {
-    let mut running = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let errors = running.stderr.take().expect("it is piped");
-    let found = BufReader::new(errors).lines().map_while(Result::ok).find(|line| is_sought(line));
-    if found.is_some() {
+/// Runs a check until it tells of a finding that is looked for: that one, and the first of all.
+fn findings(
+    program: &Path,
+    arguments: &[&str],
+    is_sought: impl Fn(&str) -> bool,
+) -> io::Result<(Option<String>, Option<String>)> {
+    // It tells of findings on either stream, at once.
+    let (errors, output) = io::pipe()?;
+    let mut check = Command::new(program);
+    check.args(arguments).stdout(output.try_clone()?).stderr(output);
+    let mut running = check.spawn()?;
+    // The pipe ends when nobody else can write to it.
+    drop(check);
+    let lines = BufReader::new(errors).lines().map_while(Result::ok).map(|line| line.trim().to_owned());
+    let mut first = None;
+    let mut found = lines.filter(|line| line.starts_with("seed ") || line.contains("FAILS"));
+    let sought = found.find(|line| {
+        first.get_or_insert_with(|| line.clone());
+        is_sought(line)
+    });
+    if sought.is_some() {
         running.kill()?;
     }
-    running.wait()?;
-    Ok(found)
+
+    // A program that was ended by something else than a finding has shown nothing.
+    let status = running.wait()?;
+    if sought.is_none() && first.is_none() && !status.success() {
+        return Err(io::Error::other(format!("it ends with {status}, and tells of nothing")));
+    }
+    Ok((sought, first))
 }
 
 /// Makes the copy what git knows of, and leaves files alone that have not changed, so that little is built again.

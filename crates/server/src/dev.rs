@@ -276,8 +276,8 @@ type Sockets = (TcpListener, TcpListener);
 fn open_sockets(config: &DevConfig, names: &[String]) -> Result<(Vec<Sockets>, String), DevError> {
     let remembered = config.data.as_ref().map(|data| read_ports(&data.join(PORTS_FILE))).unwrap_or_default();
     if !remembered.is_empty() && !remembered.iter().map(|(name, _)| name).eq(names) {
-        // A cluster's members are fixed for its life: with fewer of them tokens would be missing, and with others majorities would
-        // be counted among the wrong sites.
+        // Members change by agreement alone: with fewer of them tokens would be missing, and with others majorities would be counted
+        // among the wrong sites.
         let found = remembered.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
         let data = config.data.clone().unwrap_or_default();
         return Err(DevError::OtherSites { data, found, wanted: names.join(", ") });

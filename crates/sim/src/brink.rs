@@ -261,7 +261,7 @@ impl Simulation {
 
     /// Somebody writes at a site what others are likely to hold rights over, and it knows of nobody's doubts about its clock yet.
     pub(crate) fn meet_at_home(&mut self, world: &mut World, site: usize) {
-        for key in self.popular_at(world, site) {
+        for key in self.popular_at(site) {
             self.begin_for_one(world, site, key, true);
         }
     }

@@ -327,7 +327,7 @@ impl Simulation {
         let mut found = Vec::new();
         for pair in 0..PAIRS {
             // What was lost with its storage is gone, and what comes after it begins again.
-            let homes = homes_of(pair, self.settings.members.len());
+            let homes = homes_of(pair, self.settings.homes);
             if self.oracle.lost.iter().any(|(site, _)| homes.0 == *site || homes.1 == *site) {
                 continue;
             }
@@ -544,7 +544,7 @@ async fn program(
     kind: u64,
     pause: u64,
 ) -> Result<Option<callers::Saw>, TxnError> {
-    let (left, right) = homes_of(pair, seat.sites);
+    let (left, right) = homes_of(pair, seat.homes);
     let of = |region: usize, side: &str| Key::new(format!("r{region}"), format!("pair/{pair}/{side}"));
     let (lists, counters) = ([of(left, "l"), of(right, "r")], [of(left, "cl"), of(right, "cr")]);
     if kind == 0 {
@@ -569,7 +569,7 @@ async fn program(
 
 /// What a pair holds at rest.
 async fn final_of(seat: &Seat, pair: usize) -> callers::Final {
-    let (left, right) = homes_of(pair, seat.sites);
+    let (left, right) = homes_of(pair, seat.homes);
     let of = |region: usize, side: &str| Key::new(format!("r{region}"), format!("pair/{pair}/{side}"));
     let keys = [of(left, "l"), of(right, "r"), of(left, "cl"), of(right, "cr")];
     let transaction = Transaction::over(Arc::clone(&seat.port) as Arc<dyn Port>, Arc::clone(&seat.memos));

@@ -21,11 +21,10 @@ mod replies;
 mod sessions;
 
 use slackline_core::api::{Hold, Operation, Request};
-use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::OperationId;
 
-use crate::quotas::{FLEETING, KINDS, METER, METER_REFILL, PLENTY, TREE, creation};
+use crate::quotas::{FLEETING, KINDS, METERS, PLENTY, PRUNED, TREE, creation};
 use crate::state::clients::{Holding, Open};
 use crate::state::post::Purpose;
 use crate::state::timer::Timer;
@@ -36,15 +35,6 @@ use sessions::NEAR;
 /// Holds that fall due at once, now and then: more than a site ends in one turn.
 const MANY: u64 = 600;
 
-/// The creation of the quota that refills, with this rate.
-fn meter(refill: u64) -> Operation {
-    Operation::Create {
-        quota: METER.name.to_owned(),
-        limit: METER.limit,
-        charter: Charter { refill, ..Charter::default() },
-    }
-}
-
 impl Simulation {
     /// Opens the books of the usual quotas.
     pub(crate) fn open_books(&mut self) {
@@ -53,10 +43,13 @@ impl Simulation {
             self.oracle.books[book].deletable = kind.name == KINDS[FLEETING].name;
         }
         for kind in TREE {
-            self.oracle.book(kind.name);
+            let book = self.oracle.book(kind.name);
+            self.oracle.books[book].deletable = kind.name == PRUNED;
         }
-        let meter = self.oracle.book(METER.name);
-        self.oracle.books[meter].refills = true;
+        for kind in METERS {
+            let book = self.oracle.book(kind.name);
+            self.oracle.books[book].refills = true;
+        }
     }
 
     /// Returns true if every operation is sent, nothing is in doubt and nothing is held.
@@ -130,11 +123,10 @@ impl Simulation {
         }
         if self.clients.submitted < 12 {
             // First of all there must be quotas.
-            for kind in KINDS.iter().chain(&TREE) {
+            for kind in KINDS.iter().chain(&TREE).chain(&METERS) {
                 let operation = creation(kind.name, kind.limit);
                 self.submit(world, at, site, operation, 20 * SECOND);
             }
-            self.submit(world, at, site, meter(METER_REFILL), 20 * SECOND);
             return;
         }
         // Once after the last start of a site: a start looks at all that is due.

@@ -103,10 +103,15 @@ impl Simulation {
             return false;
         }
         let mut rng = Rng::new(self.rng.draw());
-        let site = rng.below(world.len() as u64) as usize;
+        let mut site = rng.below(world.len() as u64) as usize;
+        // One without objects can leave.
+        let is_bare = self.settings.homes < world.len();
+        if is_bare {
+            site = self.settings.homes + site % (world.len() - self.settings.homes);
+        }
         // The first change after a lost disk needs every site, if none was made before.
         let is_recorded = self.oracle.lost.is_empty() || world.node(site).is_some_and(|node| node.roster().number > 0);
-        let way = if is_recorded && !rng.one_in(3) { Way::Lost } else { Way::Drained };
+        let way = if is_recorded && !is_bare && !rng.one_in(3) { Way::Lost } else { Way::Drained };
         let now = world.now();
         let step = if way == Way::Lost { Step::Changes } else { Step::Drains };
         self.trace(world, format_args!("site {site} leaves: {way:?}"));
@@ -279,7 +284,10 @@ impl Simulation {
                 self.departing().books = (0..self.oracle.books.len()).filter(exists).collect();
                 self.departing().step = Step::Reclaims;
             }
-            Way::Drained => self.end_departure(world),
+            Way::Drained => {
+                self.probes.hit("members: a site leaves");
+                self.end_departure(world);
+            }
         }
     }
 

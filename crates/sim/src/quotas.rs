@@ -39,19 +39,29 @@ pub(crate) const KINDS: [Kind; 8] = [
     Kind { name: "ready", limit: 120, most: 9, weight: 12, open: 10, timed: 10, held: 2_000 },
 ];
 
-/// A quota that refills, beside them: nobody holds what it grants. Clients ask for more than its rate.
-pub(crate) const METER: Kind = Kind { name: "meter", limit: 24, most: 5, weight: 0, open: 0, timed: 0, held: 0 };
+/// Quotas that refill, beside them, one with either way in which tokens move: nobody holds what they grant. Clients ask for more than
+/// their rate.
+pub(crate) const METERS: [Kind; 2] = [
+    Kind { name: "meter", limit: 24, most: 5, weight: 0, open: 0, timed: 0, held: 0 },
+    Kind { name: "gauge", limit: 15, most: 4, weight: 0, open: 0, timed: 0, held: 0 },
+];
 
-/// The rate at which it refills, in millionths of a token a second. No number of sites divides it.
+/// The rate at which they refill, in millionths of a token a second. No number of sites divides it.
 pub(crate) const METER_REFILL: u64 = 3_000_001;
 
 /// A tree beside them: a parent comes before those below it. Each level is short at times, and what is asked of one counts in all above.
-pub(crate) const TREE: [Kind; 4] = [
+/// The limit of each changes now and then.
+pub(crate) const TREE: [Kind; 5] = [
     Kind { name: "acme", limit: 70, most: 4, weight: 0, open: 20, timed: 30, held: 2_000 },
     Kind { name: "acme/web", limit: 40, most: 4, weight: 0, open: 20, timed: 30, held: 2_000 },
     Kind { name: "acme/batch", limit: 70, most: 9, weight: 0, open: 20, timed: 30, held: 2_000 },
     Kind { name: "acme/web/a", limit: 30, most: 6, weight: 0, open: 20, timed: 30, held: 2_000 },
+    Kind { name: PRUNED, limit: 20, most: 5, weight: 0, open: 20, timed: 30, held: 1_000 },
 ];
+
+/// The leaf of it that is deleted and created again. It is deleted only when nothing of it is in use, so a release by amount is never
+/// one of an earlier generation.
+pub(crate) const PRUNED: &str = "acme/web/b";
 
 /// The name of the quota above another one.
 pub(crate) fn parent_of(name: &str) -> Option<&str> {
@@ -75,10 +85,12 @@ pub(crate) const PASSERS: u64 = 4;
 /// limit changes.
 pub(crate) fn charter_of(name: &str) -> Charter {
     let is_odd = name.bytes().last().is_some_and(|last| last % 2 == 1);
-    let is_any = name == "ready" || (is_odd && (name.starts_with("late") || name.starts_with("passing")));
+    let is_any = ["ready", PRUNED, METERS[1].name].contains(&name)
+        || (is_odd && (name.starts_with("late") || name.starts_with("passing")));
     let agreement = if is_any { Agreement::Any } else { Agreement::Majority };
     let parent = parent_of(name).map(|above| Parent { length: above.len() as u16, generation: 0 });
-    Charter { agreement, parent, ..Charter::default() }
+    let refill = if METERS.iter().any(|meter| meter.name == name) { METER_REFILL } else { 0 };
+    Charter { agreement, parent, refill }
 }
 
 /// The creation of a quota of the workload.
@@ -88,7 +100,7 @@ pub(crate) fn creation(name: &str, limit: i64) -> Operation {
 
 /// Returns true if a quota is one of those whose limit changes, and of which tokens are released by amount.
 pub(crate) fn is_elastic(name: &str) -> bool {
-    name.starts_with("late")
+    name.starts_with("late") || TREE.iter().any(|kind| kind.name == name)
 }
 
 /// Returns true if a quota is one of those that are deleted and created again.

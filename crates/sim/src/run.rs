@@ -195,6 +195,9 @@ impl Simulation {
         // In some runs one or two of five sites join later, mostly two.
         let first = if sites == 5 && seed >> 20 & 1 == 0 { 3 + (seed >> 21 & seed >> 22 & 1) as usize } else { sites };
 
+        // In half of these nothing is put there, so that one can leave again.
+        let homes = if seed >> 23 & 1 == 0 { first } else { sites };
+
         let world_options =
             Options { first, idle_calls, names_kept, warranties, costs, restarts: true, ..Options::new(rtt, seed) };
         let world = World::new(world_options);
@@ -203,8 +206,18 @@ impl Simulation {
 
         let simulation = Self {
             oracle: Oracle::new(&members),
-            callers: Callers::new(&members, seed),
-            settings: Settings { options, members, first, has_warranties, names_kept, txns_from, silence, forecasts },
+            callers: Callers::new(&members, homes, seed),
+            settings: Settings {
+                options,
+                members,
+                first,
+                homes,
+                has_warranties,
+                names_kept,
+                txns_from,
+                silence,
+                forecasts,
+            },
             rng,
             phase: Phase::Faults,
             probes: Probes::default(),

@@ -56,6 +56,8 @@ impl Simulation {
             return false;
         }
 
+        // It is a member no longer: its driver lets it say so.
+        let has_left = readiness == Readiness::Stale && self.has_left(site);
         match (before, readiness) {
             (Readiness::Joining | Readiness::AwaitingNewStorage, Readiness::Ready) if incarnation == Incarnation(1) => {
                 self.probes.hit("site: joins as the first incarnation");
@@ -71,10 +73,8 @@ impl Simulation {
                 self.probes.hit("site: confirmed");
                 self.remounted(site);
             }
-            // It is a member no longer.
-            (_, Readiness::Stale) if self.has_left(site) => {}
             // They do: its driver puts it aside.
-            (_, Readiness::Stale) => {
+            (_, Readiness::Stale) if !has_left => {
                 self.probes.hit("site: old copy noticed");
                 self.oracle.called_old(site, incarnation);
                 self.put_aside(site);
@@ -88,7 +88,7 @@ impl Simulation {
         }
 
         self.trace(world, format_args!("site {site} is {readiness:?} in incarnation {}", incarnation.0));
-        readiness == Readiness::Stale
+        readiness == Readiness::Stale && !has_left
     }
 
     /// A site was started.

@@ -70,21 +70,23 @@ fn counter(home: usize, treaty: &str) -> Key {
     Key::new(region(home), format!("t/{treaty}"))
 }
 
-/// The treaties of a run with so many sites. Their homes lie apart from their counters' where they may.
-fn all(sites: usize) -> Vec<Treaty> {
+/// The treaties of a run with so many sites, at the first of which objects are at home. Their homes lie apart from their counters'
+/// where they may.
+fn all(sites: usize, homes: usize) -> Vec<Treaty> {
     let of = |treaty: &str, homes: std::ops::Range<usize>| -> Metric {
         Metric::sum(homes.map(|home| counter(home, treaty).metric()))
     };
-    let least = of("least", 0..sites).min(counter(1, "least").metric() * 3);
-    let band = Statement::all([of("band", 0..sites).at_least(10), of("band", 0..sites).at_most(60)]);
+    let sum = if homes == sites { Metric::everywhere("t/sum") } else { of("sum", 0..homes) };
+    let least = of("least", 0..homes).min(counter(1, "least").metric() * 3);
+    let band = Statement::all([of("band", 0..homes).at_least(10), of("band", 0..homes).at_most(60)]);
     let groups = vec![vec![region(0), region(1)], vec![region(0), region(1), region(2)]];
     let same = counter(0, "same").metric() - counter(1, "same").metric();
     vec![
-        Treaty::new("sum", Metric::everywhere("t/sum").at_least(20)),
-        Treaty::new("least", least.at_least(20)).home(&region(sites - 1)).order(Order::Flat),
+        Treaty::new("sum", sum.at_least(20)),
+        Treaty::new("least", least.at_least(20)).home(&region(homes - 1)).order(Order::Flat),
         Treaty::new("band", band).home(&region(1)).order(Order::Given(groups)),
         Treaty::new("same", same.equals(0)).home(&region(2)),
-        Treaty::new("guarded", of("guarded", 0..sites).at_least(0)),
+        Treaty::new("guarded", of("guarded", 0..homes).at_least(0)),
         Treaty::new("ordered", of("ordered", 0..2).at_least(ENOUGH)).home(&region(2)),
     ]
 }
@@ -93,7 +95,8 @@ impl Simulation {
     /// Lets callers begin that use treaties.
     pub(crate) fn begin_treaties(&mut self, world: &World) {
         let sites = world.len();
-        for treaty in all(sites) {
+        let treaties = all(sites, self.settings.homes);
+        for treaty in treaties.clone() {
             let placed = treaty.place(self.callers.clients[0].port.topology()).expect("regions that are there");
             let counters: Vec<ObjectKey> = placed.counters().into_iter().collect();
             self.treaties.counts.extend(counters.iter().map(|key| (key.clone(), (Incarnation(0), 0))));
@@ -112,7 +115,7 @@ impl Simulation {
         }
 
         let mut rng = Rng::new(self.callers.rng.draw());
-        let treaties: Rc<[Treaty]> = all(sites).into();
+        let treaties: Rc<[Treaty]> = treaties.into();
         for number in 0..CALLERS {
             let (seat, ledger) = (self.callers.clients[number % sites].clone(), Rc::clone(&self.callers.ledger));
             let (rng, goal) = (Rng::new(rng.draw()), self.settings.options.treaties);
@@ -451,7 +454,7 @@ async fn run_free(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, treaties: &[Treaty]
     let delta = rng.below(13) as i64 - 5;
     let homes = match at {
         SAME => vec![0, 1],
-        _ => (0..=rng.below(2)).map(|_| rng.below(seat.sites as u64) as usize).collect(),
+        _ => (0..=rng.below(2)).map(|_| rng.below(seat.homes as u64) as usize).collect(),
     };
     let pause = rng.one_in(4).then(|| rng.below(300 * MILLISECOND));
     let program = |txn: Txn| {
@@ -476,7 +479,7 @@ async fn run_free(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, treaties: &[Treaty]
 
 /// A program that lowers a sum only where it stays as required.
 async fn run_guarded(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, treaty: &Treaty, rng: &mut Rng) {
-    let home = rng.below(seat.sites as u64) as usize;
+    let home = rng.below(seat.homes as u64) as usize;
     let (amount, grows) = (1 + rng.below(9) as i64, rng.one_in(2));
     let program = |txn: Txn| async move {
         if grows {

@@ -68,12 +68,12 @@ impl Simulation {
             if self.phase != Phase::Healing || under_way > 0 || self.txns.finished.contains(&at) {
                 return;
             }
-            let plan = self.plan_of_everything(world);
+            let plan = self.plan_of_everything();
             return self.begin_transaction(world, at, site, plan, true);
         }
 
         for _ in under_way..AT_ONCE {
-            let plan = self.plan_transaction(world);
+            let plan = self.plan_transaction();
             self.begin_transaction(world, at, site, plan, false);
             if self.rng.one_in(2) {
                 break;
@@ -272,7 +272,7 @@ impl Simulation {
 
     /// Goes on with a transaction as far as what it has read allows.
     fn advance(&mut self, world: &mut World, mut running: Running) {
-        let functions = Functions { sites: world.len() as u64 };
+        let functions = Functions { sites: self.settings.homes as u64 };
         let went = if running.has_written {
             self.treat(functions, &mut running)
         } else {

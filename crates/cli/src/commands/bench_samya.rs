@@ -31,8 +31,8 @@ pub(super) struct SamyaBench {
     /// What to compare: latency, throughput, crash, partition, bounds, prediction, sites, reads, limit, rate, hot, small, storm or idle
     #[arg(value_name = "EXPERIMENT")]
     experiment: Experiment,
-    /// Only these configurations: slackline, slackline-reactive, slackline-local, samya-majority, samya-majority-reactive,
-    /// multi-paxos, quorum, demarcation, escrow, no-constraint, no-redistribution, central or central-waiting
+    /// Only these configurations: slackline, slackline-any, slackline-reactive, slackline-local, samya-majority,
+    /// samya-majority-reactive, samya-any, samya-any-reactive, multi-paxos, quorum, demarcation, escrow, no-constraint, no-redistribution, central or central-waiting
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     config: Vec<Config>,
     /// Replay this file

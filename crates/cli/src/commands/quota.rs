@@ -517,7 +517,7 @@ Examples:
   slackline quota show gpus --local            # nobody is asked
 
 With --json:
-  {\"name\", \"limit\", \"agreement\", \"excess\", \"in_use\",
+  {\"name\", \"limit\", \"agreement\", \"excess\", \"refill_per_second\", \"in_use\",
    \"sites\": [{\"site\", \"tokens\", \"set_aside\", \"incarnation\"}],
    \"missing\": [site, …], \"local\", \"rebalances\", \"gifts\", \"released_above\"}
   in_use is a number, or {\"min\", \"max\"} if sites grant meanwhile, or one is down.

@@ -196,7 +196,8 @@ Examples:
   slackline treaty show a-leads --watch
 
 With --json:
-  {\"name\", \"home\", \"statement\", \"valid\", \"until_unix_ms\", \"holders\": [site, …],
+  {\"name\", \"home\", \"statement\", \"valid\", \"retracted\", \"until_unix_ms\",
+   \"holders\": [site, …], \"down\": [site, …],
    \"rebalances\", \"gifts\", \"extensions\", \"retracts\",
    \"nodes\": [{\"node\", \"parent\", \"site\", \"value\", \"bound\", \"rate_per_s\",
               \"slack\", \"velocity_per_s\", \"noise\", \"fails_in_s\",

@@ -19,7 +19,7 @@
 //! - Once it knows a change, it sees to it that each quota records it: the first member that is up leads the rounds, and the others
 //!   look whether it did.
 //! - It votes for the next change when everything that it knows has recorded the last one. A new incarnation has forgotten what its
-//!   predecessor knew of; it votes when a majority of the others, counted without it, have said that everything that they know has
+//!   predecessor knew of; it votes when as many others as are a majority of all members have said that everything that they know has
 //!   recorded both the change and this incarnation. Whatever the predecessor had voted for, one of these knows of.
 //! - While names are being forgotten it votes for no change, and while a change is under way it freezes no name: all members must agree
 //!   that a name goes, and who they are must not change meanwhile.

@@ -6,7 +6,9 @@ use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::config::NAMES_KEPT;
 use slackline_core::id::{GrantId, Incarnation, SiteId};
 
-use crate::quotas::{FLEETING, KINDS, Kind, METER, METER_REFILL, PASSERS, PASSING, PLENTY, SKEWED, TREE, creation};
+use crate::quotas::{
+    FLEETING, KINDS, Kind, METER_REFILL, METERS, PASSERS, PASSING, PLENTY, PRUNED, SKEWED, TREE, charter_of, creation,
+};
 use crate::state::Simulation;
 use crate::world::World;
 
@@ -90,15 +92,20 @@ impl Simulation {
             },
             // One that refills: nothing of it is given back, and it is created with one rate.
             67..=99 => {
-                let amount = 1 + self.rng.below(METER.most as u64) as i64;
+                let meter = METERS[self.rng.below(3) as usize / 2];
+                let amount = 1 + self.rng.below(meter.most as u64) as i64;
                 match self.rng.below(40) {
-                    0 => Operation::Release { quota: name(&METER), amount },
-                    1 => return (super::meter(METER_REFILL), 5 * SECOND),
-                    2 => return (super::meter(METER_REFILL / 2), 5 * SECOND),
+                    0 => Operation::Release { quota: name(&meter), amount },
+                    1 => return (creation(meter.name, meter.limit), 5 * SECOND),
+                    2 => {
+                        let charter = Charter { refill: METER_REFILL / 2, ..charter_of(meter.name) };
+                        let creation = Operation::Create { quota: name(&meter), limit: meter.limit, charter };
+                        return (creation, 5 * SECOND);
+                    }
                     draw => {
                         let hold = if draw == 3 { Hold::For(SECOND) } else { Hold::Counted };
                         let waits = self.rng.one_in(4);
-                        Operation::Acquire { quota: name(&METER), amount, hold, waits }
+                        Operation::Acquire { quota: name(&meter), amount, hold, waits }
                     }
                 }
             }
@@ -115,6 +122,19 @@ impl Simulation {
                 });
                 if has_child && self.rng.one_in(80) {
                     return (Operation::Delete { quota: name(&TREE[0]) }, 5 * SECOND);
+                }
+                if kind.name == PRUNED && self.rng.one_in(8) {
+                    let is_deletion = self.rng.one_in(2);
+                    let change = if is_deletion {
+                        Operation::Delete { quota: name(&kind) }
+                    } else {
+                        creation(kind.name, kind.limit)
+                    };
+                    return (change, 5 * SECOND);
+                }
+                if self.rng.one_in(40) {
+                    let limit = kind.limit / 2 + self.rng.below(kind.limit as u64) as i64;
+                    return (Operation::SetLimit { quota: name(&kind), limit }, 5 * SECOND);
                 }
                 let hold = self.hold_of(&kind);
                 let amount = 1 + self.rng.below(kind.most as u64) as i64;

@@ -9,7 +9,7 @@ use crate::clock::EPSILON;
 use crate::invariants::answers::{self, Standing, is_definitive, is_of_one_copy};
 use crate::invariants::{limit, once, refusal, survival};
 use crate::oracle::Op;
-use crate::quotas::{KINDS, PLENTY, TREE, is_elastic};
+use crate::quotas::{KINDS, PLENTY, PRUNED, TREE, is_elastic};
 use crate::state::Simulation;
 use crate::state::clients::{Holding, Open, Session};
 use crate::state::post::Purpose;
@@ -315,10 +315,15 @@ impl Simulation {
                 _ => {}
             },
             (Operation::Create { .. }, Outcome::Created { .. }) => self.created(now, book),
-            (Operation::SetLimit { .. }, Outcome::LimitSet { excess, .. }) => self.probes.hit(match excess {
-                0 => "operation: limit set",
-                _ => "operation: limit set below what is in use",
-            }),
+            (Operation::SetLimit { quota, .. }, Outcome::LimitSet { excess, .. }) => {
+                if TREE.iter().any(|kind| kind.name == quota) {
+                    self.probes.hit("tree: limit set");
+                }
+                self.probes.hit(match excess {
+                    0 => "operation: limit set",
+                    _ => "operation: limit set below what is in use",
+                });
+            }
             (Operation::Reclaim { .. }, Outcome::Reclaimed { brought, .. }) => self.probes.hit(match brought {
                 0 => "operation: reclaimed nothing",
                 _ => "operation: reclaimed",
@@ -327,7 +332,9 @@ impl Simulation {
             (Operation::Seat { .. }, Outcome::Refused(Refusal::NoSeat { why: NoSeat::Unrecorded, .. })) => {
                 self.probes.hit("members: refused as the last change is not recorded");
             }
-            (Operation::Delete { .. }, Outcome::Deleted) => self.probes.hit("operation: deleted"),
+            (Operation::Delete { quota }, Outcome::Deleted) => {
+                self.probes.hit(if quota == PRUNED { "tree: deleted" } else { "operation: deleted" });
+            }
             _ => {}
         }
     }

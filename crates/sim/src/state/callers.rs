@@ -62,6 +62,8 @@ pub(crate) struct Seat {
     pub(crate) memos: Arc<Memos>,
     /// The number of sites.
     pub(crate) sites: usize,
+    /// The number of those at which objects are at home: the first ones.
+    pub(crate) homes: usize,
 }
 
 /// A port that can be printed.
@@ -143,8 +145,8 @@ impl Seat {
 }
 
 impl Callers {
-    /// A client at each site, whose callers have not begun.
-    pub(crate) fn new(members: &[SiteId], seed: u64) -> Self {
+    /// A client at each site, whose callers have not begun. Objects are at home at the first of the sites.
+    pub(crate) fn new(members: &[SiteId], homes: usize, seed: u64) -> Self {
         let sites = members.len();
         let regions = (0..sites).map(|region| format!("r{region}")).collect();
         let addresses = members.iter().map(|id| (*id, String::new())).collect();
@@ -154,7 +156,7 @@ impl Callers {
             // Its own region first; the others as if by distance.
             let order: Vec<usize> = (0..sites).map(|far| (home + far) % sites).collect();
             let (port, _) = desk.client(&order);
-            Seat { port, memos: Arc::default(), sites }
+            Seat { port, memos: Arc::default(), sites, homes }
         });
         let clients: Vec<Seat> = clients.collect();
         let wires = vec![Wire::default(); desk.wires()];

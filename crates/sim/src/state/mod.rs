@@ -95,6 +95,8 @@ pub(crate) struct Settings {
     pub(crate) members: Vec<SiteId>,
     /// The number of those that are members from the beginning; the others join, one after the other.
     pub(crate) first: usize,
+    /// The number of sites at which objects are at home: of one that joined and has none, and then leaves, nothing is left.
+    pub(crate) homes: usize,
     /// True if sites issue and rely upon warranties.
     pub(crate) has_warranties: bool,
     /// The time for which sites keep names of deleted quotas.

@@ -5,7 +5,6 @@ use slackline_core::object::{ObjectKey, SCAN_ROWS};
 use crate::calls::{Functions, REGISTERS};
 use crate::state::Simulation;
 use crate::state::txns::{Blind, Look, Plan, SETS, SetPart, member};
-use crate::world::World;
 
 /// Lists; the first are read much and written seldom.
 const LISTS: u64 = 22;
@@ -18,13 +17,13 @@ const MIXED: u64 = 4;
 
 impl Simulation {
     /// The lists at a home that are read much.
-    pub(crate) fn popular_at(&self, world: &World, site: usize) -> Vec<ObjectKey> {
-        let lists = (0..POPULAR).map(|number| self.object(world, 'l', number));
+    pub(crate) fn popular_at(&self, site: usize) -> Vec<ObjectKey> {
+        let lists = (0..POPULAR).map(|number| self.object('l', number));
         lists.filter(|key| usize::from(key.home) == site).collect()
     }
 
     /// A transaction of some kind.
-    pub(super) fn plan_transaction(&mut self, world: &World) -> Plan {
+    pub(super) fn plan_transaction(&mut self) -> Plan {
         let mut plan = Plan { fresh: self.rng.one_in(4), ..Plan::default() };
 
         let draw = self.rng.below(100);
@@ -38,77 +37,77 @@ impl Simulation {
             // Reads only.
             0..=41 => {
                 for _ in 0..=self.rng.below(3) {
-                    let key = self.list(world, false);
+                    let key = self.list(false);
                     add(&mut plan, key);
                 }
                 if self.rng.one_in(5) {
-                    let key = self.any(world, 'r', REGISTERS);
+                    let key = self.any('r', REGISTERS);
                     add(&mut plan, key);
                 }
             }
             // Appends to lists that it reads, and perhaps reads others.
             42..=66 => {
                 for _ in 0..=self.rng.below(2) {
-                    let key = self.list(world, true);
+                    let key = self.list(true);
                     if !plan.gets.contains(&key) {
                         plan.updates.push(plan.gets.len());
                         plan.gets.push(key);
                     }
                 }
                 for _ in 0..self.rng.below(3) {
-                    let key = self.list(world, false);
+                    let key = self.list(false);
                     add(&mut plan, key);
                 }
             }
             // Registers, read and written or deleted, or blindly.
             67..=75 => {
-                let key = self.any(world, 'r', REGISTERS);
+                let key = self.any('r', REGISTERS);
                 self.change_first(&mut plan, key);
-                let key = self.any(world, 'r', REGISTERS);
+                let key = self.any('r', REGISTERS);
                 add(&mut plan, key);
             }
 
             // Without reading, so that writers do not depend on each other.
             76..=79 => {
-                let key = self.any(world, 'r', REGISTERS);
+                let key = self.any('r', REGISTERS);
                 let blind = if self.rng.one_in(4) { Blind::Delete } else { Blind::Write(self.value()) };
                 plan.blind.push((key, blind));
             }
 
             // Unseen changes of two homes.
-            80..=85 => self.plan_adds(world, &mut plan),
+            80..=85 => self.plan_adds(&mut plan),
 
             // Sums, of which others add meanwhile.
             86..=87 => {
                 for _ in 0..2 {
-                    let key = self.any(world, 'n', COUNTERS);
+                    let key = self.any('n', COUNTERS);
                     add(&mut plan, key);
                 }
             }
 
             // What refuses some of that, and what comes and goes.
-            88..=92 => self.plan_mixed(world, &mut plan),
-            _ => self.plan_sets(world, &mut plan),
+            88..=92 => self.plan_mixed(&mut plan),
+            _ => self.plan_sets(&mut plan),
         }
 
-        self.plan_calls(world, &mut plan);
+        self.plan_calls(&mut plan);
         plan
     }
 
     /// Amounts are added to one or two counters.
-    fn plan_adds(&mut self, world: &World, plan: &mut Plan) {
+    fn plan_adds(&mut self, plan: &mut Plan) {
         let (one, other) = (self.rng.below(COUNTERS), self.rng.below(COUNTERS));
         for number in if one == other { vec![one] } else { vec![one, other] } {
             let delta = self.delta(number);
-            plan.blind.push((self.object(world, 'n', number), Blind::Add(delta)));
+            plan.blind.push((self.object('n', number), Blind::Add(delta)));
         }
     }
 
     /// Something is done with one to three mixed objects, which live at different homes.
-    fn plan_mixed(&mut self, world: &World, plan: &mut Plan) {
+    fn plan_mixed(&mut self, plan: &mut Plan) {
         let first = self.rng.below(MIXED);
         for number in 0..=self.rng.below(3) {
-            let key = self.object(world, 'm', (first + number) % MIXED);
+            let key = self.object('m', (first + number) % MIXED);
             let blind = match self.rng.below(10) {
                 0 => Blind::Write(self.value()),
                 1 => Blind::Put(self.value()),
@@ -127,15 +126,15 @@ impl Simulation {
             plan.blind.push((key, blind));
         }
         if plan.gets.is_empty() && plan.blind.len() == 1 && self.rng.one_in(2) {
-            let key = self.any(world, 'r', REGISTERS);
+            let key = self.any('r', REGISTERS);
             self.change_first(plan, key);
         }
     }
 
     /// Sets: an insert, a look, or both; what is found may be taken out.
-    fn plan_sets(&mut self, world: &World, plan: &mut Plan) {
+    fn plan_sets(&mut self, plan: &mut Plan) {
         let number = self.rng.below(SETS);
-        let (home, prefix) = self.set(world, number);
+        let (home, prefix) = self.set(number);
 
         let draw = self.rng.below(8);
 
@@ -160,14 +159,14 @@ impl Simulation {
         }
 
         if self.rng.one_in(4) {
-            let key = self.any(world, 'r', REGISTERS);
+            let key = self.any('r', REGISTERS);
             self.change_first(plan, key);
         }
     }
 
     /// Some call memoized functions, and some end with an error of their own.
-    fn plan_calls(&mut self, world: &World, plan: &mut Plan) {
-        let functions = Functions { sites: world.len() as u64 };
+    fn plan_calls(&mut self, plan: &mut Plan) {
+        let functions = Functions { sites: self.settings.homes as u64 };
         if self.rng.one_in(5) {
             // A plan that only reads makes room for what the calls read.
             if plan.updates.is_empty() {
@@ -179,7 +178,7 @@ impl Simulation {
                     0..=2 => functions.pick(number),
                     3..=4 => functions.both(number % 4),
                     _ => {
-                        let (home, prefix) = self.set(world, number % SETS);
+                        let (home, prefix) = self.set(number % SETS);
                         functions.count(home, &prefix)
                     }
                 };
@@ -191,43 +190,43 @@ impl Simulation {
     }
 
     /// At the end: everything is read in one transaction.
-    pub(super) fn plan_of_everything(&mut self, world: &World) -> Plan {
+    pub(super) fn plan_of_everything(&mut self) -> Plan {
         let mut plan = Plan { fresh: true, ..Plan::default() };
         for (kind, count) in [('l', LISTS), ('r', REGISTERS), ('n', COUNTERS), ('m', MIXED)] {
-            plan.gets.extend((0..count).map(|number| self.object(world, kind, number)));
+            plan.gets.extend((0..count).map(|number| self.object(kind, number)));
         }
 
         for number in 0..SETS {
-            let (home, prefix) = self.set(world, number);
+            let (home, prefix) = self.set(number);
             plan.looks.push(Look { home, prefix, part: SetPart::All { page: 16 }, takes_out: false });
         }
 
-        let functions = Functions { sites: world.len() as u64 };
+        let functions = Functions { sites: self.settings.homes as u64 };
         plan.calls.extend((0..4).map(|number| functions.both(number)));
         plan
     }
 
     /// The object of a kind and number, and its home.
-    fn object(&self, world: &World, kind: char, number: u64) -> ObjectKey {
-        ObjectKey::new((number % world.len() as u64) as u16, format!("{kind}{number}"))
+    fn object(&self, kind: char, number: u64) -> ObjectKey {
+        ObjectKey::new((number % self.settings.homes as u64) as u16, format!("{kind}{number}"))
     }
 
     /// Some object of a kind.
-    fn any(&mut self, world: &World, kind: char, count: u64) -> ObjectKey {
+    fn any(&mut self, kind: char, count: u64) -> ObjectKey {
         let number = self.rng.below(count);
-        self.object(world, kind, number)
+        self.object(kind, number)
     }
 
     /// Some list: one that is read much, most of the time, unless it is to be written.
-    fn list(&mut self, world: &World, for_update: bool) -> ObjectKey {
+    fn list(&mut self, for_update: bool) -> ObjectKey {
         let popular = self.rng.below(100) < if for_update { 8 } else { 70 };
         let number = if popular { self.rng.below(POPULAR) } else { POPULAR + self.rng.below(LISTS - POPULAR) };
-        self.object(world, 'l', number)
+        self.object('l', number)
     }
 
     /// The home and the prefix of the set of a number that is in use.
-    fn set(&self, world: &World, number: u64) -> (u16, String) {
-        let home = (number % world.len() as u64) as u16;
+    fn set(&self, number: u64) -> (u16, String) {
+        let home = (number % self.settings.homes as u64) as u16;
         (home, format!("s{number}.{}/", self.txns.epochs[number as usize]))
     }
 
