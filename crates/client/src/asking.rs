@@ -232,7 +232,9 @@ impl SiteStatus {
     pub fn unrecorded(&self, all: &[SiteStatus]) -> Option<u64> {
         let own = self.state.as_ref()?;
         let lane = || all.iter().filter(|other| other.id.lane == own.site.lane);
-        let others = lane().filter_map(|other| other.state.as_ref()).filter(|other| other.site != own.site);
+        // One that is a member no longer has nothing to say about those that are.
+        let others = lane().filter_map(|other| other.state.as_ref());
+        let others = others.filter(|other| other.site != own.site && other.readiness != Readiness::Stale);
         let (mut most, mut answers) = (own.unrecorded, 0);
         for other in others {
             let known = other.peers.iter().find(|peer| peer.site == own.site)?;

@@ -379,6 +379,12 @@ impl Shared {
             }
             match client.outcome_of(operation).await {
                 Outcome::Unknown(_) if self.is_lost(operation.site) => {}
+                // It was declared lost just now.
+                Outcome::Unknown(unknown)
+                    if unknown.why == UnknownReason::IncarnationLost && self.returns.load(Ordering::Relaxed) =>
+                {
+                    return None;
+                }
                 Outcome::Unknown(unknown) => {
                     let lost = matches!(unknown.why, UnknownReason::IncarnationLost | UnknownReason::Forgotten);
                     assert!(!lost && unknown.why != UnknownReason::Senseless, "{unknown:?}");

@@ -270,6 +270,17 @@ impl Lost {
         let Self { name, json, connection } = self;
         connection.run(json, async move |client: Client| {
             let site = site_of(&client, &name)?;
+            // The one that is asked to lead the change may be the only one that does not hear it. One that has been declared lost says so
+            // itself, and the answer is the same as before.
+            let all = client.status(PATIENCE).await;
+            let answers = |status: &SiteStatus| {
+                let readiness = status.state.as_ref().map(|state| state.readiness);
+                status.id == site && readiness.is_some_and(|readiness| readiness != Readiness::Stale)
+            };
+            if all.iter().any(answers) {
+                let reason = Reason::NoSeat { why: NoSeat::Lives, count: 0 };
+                return Err(Finish::Refused(Refused { reason, operation: None }));
+            }
             let number = client.change_members(site, SeatChange::Lost, "").await.done()?;
             Ok(changed(&name, number, format!("{name} is a member no longer: change {number}")))
         })

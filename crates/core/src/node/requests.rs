@@ -72,7 +72,10 @@ impl Desk<'_> {
         // operation that is sent to two sites could take effect twice.
         if let Some(site) = site_of(&request).filter(|site| *site != me) {
             if let Err(request) = self.pass_on(turn, serving, client, site, request) {
-                turn.out.responses.push((client, unanswered(me, request, UnknownReason::SiteUnreachable)));
+                // Nobody will ever know what only a site knew that is a member no longer.
+                let is_gone = turn.here.peers.iter().any(|peer| peer.site == site && peer.gone);
+                let doubt = if is_gone { UnknownReason::IncarnationLost } else { UnknownReason::SiteUnreachable };
+                turn.out.responses.push((client, unanswered(me, request, doubt)));
             }
             return;
         }

@@ -27,7 +27,7 @@
 use std::collections::BTreeSet;
 
 use super::book::Quotas;
-use super::one::{Admin, Quota};
+use super::one::{Activity, Admin, Quota};
 use crate::api::{COUNTED, LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange};
 use crate::avantan::{Lifecycle, Message, Roster, SEATS};
 use crate::clock::{MILLISECOND, SECOND};
@@ -212,8 +212,11 @@ impl Quotas {
                     return refuse(NoSeat::Lives);
                 }
 
-                // Later than any that it had, or that somebody noted for new storage of it.
-                let last = peer.incarnation.max(peer.noted.0).max(Incarnation(1));
+                // Later than any that it had, or that somebody noted for new storage of it, as far as this site has heard: itself, or by
+                // what rounds have recorded.
+                let recorded =
+                    self.iter().map(|quota| quota.avantan.share.table.recorded(site)).max().unwrap_or_default();
+                let last = peer.incarnation.max(peer.noted.0).max(recorded).max(Incarnation(1));
                 Ok(Some(Some(Incarnation(last.0 + 1))))
             }
         }
@@ -229,9 +232,9 @@ impl Quotas {
 
         // Who has answered a ping since gives it nothing any more, and what it gave before came before the answer.
         let may_give = |peer: &Peer| peer.is_up(here.now) && peer.vouched.is_none_or(|vouched| vouched.mono <= since);
-        // Nor may one be without the totals of gifts that this site tells of since it started.
+        // Nor may one be without the totals of gifts that this site tells of since it started, whether or not it is up.
         let others = here.peers.iter().enumerate().filter(|(_, peer)| peer.site != here.site.me);
-        let is_untold = |at, peer: &Peer| peer.is_up(here.now) && self.gifts.announcements.is_open_to(at);
+        let is_untold = |at, peer: &Peer| !peer.gone && self.gifts.announcements.is_open_to(at);
         let unheard = others.filter(|(at, peer)| may_give(peer) || is_untold(*at, peer)).count();
         if unheard > 0 {
             return refuse(NoSeat::Unheard, unheard);
@@ -241,8 +244,10 @@ impl Quotas {
         let has_tokens = |quota: &&Quota| {
             let activity = quota.activity.as_ref();
             // One at rest has been told that all arrived.
-            let is_away =
-                |peer: usize| activity.is_some_and(|activity| quota.under_way(here, peer, &activity.peers[peer]) > 0);
+            let is_away = |peer: usize| {
+                let tokens = |activity: &Activity| quota.under_way(here, peer, &activity.peers[peer]) > 0;
+                activity.is_some_and(|activity| tokens(activity) || quota.backlog_under_way(here, peer) > 0)
+            };
             let mut peers = (0..here.peers.len()).filter(|&peer| peer != here.position && !here.peers[peer].gone);
 
             // A round that it is in may leave it some.
@@ -250,7 +255,8 @@ impl Quotas {
             let round = share.round.as_ref().filter(|round| round.first.is_some() || round.accepted.is_some());
             let is_in_round = share.part().is_some() || (round.is_some() && !quota.is_of_members());
             let has_some = share.tokens > 0 || (quota.refills() && quota.backlog() > 0);
-            is_in_round || (quota.limit().is_some() && (has_some || peers.any(is_away)))
+            let has_line = activity.is_some_and(|activity| !activity.waiting.is_empty());
+            is_in_round || has_line || (quota.limit().is_some() && (has_some || peers.any(is_away)))
         };
         let quotas = self.iter().filter(has_tokens).count();
         if quotas > 0 {

@@ -12,6 +12,7 @@
 use super::announce::{Announcement, PAUSE};
 use super::book::{Quotas, RELAXED_TICK, TICK};
 use super::one::{Dirty, NEVER, PeerShare, Quota, Told};
+use crate::api::{Outcome, Refusal};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
 use crate::peer::quota::{Digest, QuotaMessage};
@@ -502,6 +503,10 @@ impl Quotas {
             if self.list[at].limit().is_none() {
                 continue;
             }
+            // Nobody stays in line where nothing is granted any more.
+            if turn.here.drained.is_some() {
+                self.end_line(turn, at);
+            }
             self.refill(&turn.here, at);
             let free = self.list[at].avantan.share.free();
             let each = free / up.len() as i64;
@@ -525,6 +530,16 @@ impl Quotas {
             self.leave_backlog(turn, at, &up);
         }
         (end < self.list.len()).then_some(end)
+    }
+
+    /// Sends all who are in line for tokens of a quota to another site.
+    fn end_line(&mut self, turn: &mut Turn, at: usize) {
+        let Some(activity) = &mut self.list[at].activity else { return };
+        let waiting: Vec<_> = activity.waiting.take_all().collect();
+        activity.note_deadlines();
+        for request in waiting {
+            self.finish(turn, request.ticket, Outcome::Refused(Refusal::NotReady));
+        }
     }
 }
 

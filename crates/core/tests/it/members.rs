@@ -1,8 +1,11 @@
 //! Scenarios of members that change, named subject_condition_outcome.
 
-use slackline_core::api::{NoSeat, Operation, Outcome, Readiness, Refusal, SeatChange, Shown};
+use slackline_core::api::{
+    NoSeat, Operation, Outcome, Readiness, Refusal, Request, Response, SeatChange, Shown, UnknownReason,
+};
+use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::Incarnation;
+use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::node::Stale;
 use slackline_core::object::Change;
 
@@ -207,6 +210,53 @@ fn site_that_drains_grants_nothing_and_leaves_when_nothing_is_left() {
     );
     assert_eq!(in_use(&mut cluster, 1), 0);
     assert_eq!((0..2).map(|at| cluster.tokens(at, "gpus")).sum::<i64>(), 90);
+}
+
+#[test]
+fn site_whose_backlog_has_not_arrived_does_not_leave() {
+    let mut cluster = Cluster::new(3);
+    let charter = Charter { refill: 10_000, ..Charter::default() };
+    cluster.done(0, Operation::Create { quota: "gpus".into(), limit: 9, charter });
+    cluster.run(SECOND);
+    assert!(granted(&cluster.done(2, acquire(3))), "all that it has; a token comes back in minutes");
+
+    // It tells the others what they are to refill in its place, and they do not hear it.
+    cluster.cut = (0..2).flat_map(|at| [(at, 2), (2, at)]).collect();
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(6 * SECOND);
+    let refused = refused(NoSeat::HasTokens, 1);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), refused, "a site leaves with backlog");
+}
+
+#[test]
+fn caller_in_line_at_a_site_that_drains_is_sent_to_another_one() {
+    let mut cluster = cluster(3);
+    assert!(granted(&cluster.done(0, acquire(90))));
+    let waits =
+        Operation::Acquire { quota: "gpus".into(), amount: 5, hold: slackline_core::api::Hold::Counted, waits: true };
+    let waiting = cluster.submit(2, waits);
+    cluster.run(100 * MILLISECOND);
+    assert_eq!(cluster.outcome(2, waiting), None, "nothing is free");
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(SECOND);
+    assert_eq!(cluster.outcome(2, waiting), Some(Outcome::Refused(Refusal::NotReady)), "before its time is up");
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), Outcome::Seated { number: 1 });
+}
+
+#[test]
+fn outcome_that_only_a_site_knew_that_is_gone_is_lost() {
+    let mut cluster = cluster(3);
+    let (site, incarnation, session) = cluster.session(2);
+    assert!(granted(&cluster.done(2, acquire(4))));
+    cluster.kill(2);
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(0, seat(2, SeatChange::Lost)), Outcome::Seated { number: 1 });
+    cluster.run(SECOND);
+    let operation = OperationId { site, incarnation, session, sequence: 1 };
+    cluster.request(1, 6, Request::Ask { operation });
+    let Some((_, _, Response::Asked { outcome, .. })) = cluster.responses.pop() else { panic!("answered at once") };
+    assert_eq!(outcome, Outcome::Unknown(UnknownReason::IncarnationLost));
 }
 
 #[test]
