@@ -188,6 +188,13 @@ impl Quotas {
             }
         }
 
+        // Where nothing is refilled nothing may stay, however little the others lack: the first that refills some has it.
+        if surplus > 0 && quota.rate_here(&turn.here) == 0 && handed.is_empty() {
+            let refills = |peer: &usize| turn.here.takes_gifts(*peer) && quota.rate_at(&turn.here, *peer) > 0;
+            let others = (0..turn.here.peers.len()).filter(|peer| *peer != turn.here.position);
+            handed.extend(others.into_iter().find(refills).map(|peer| (peer, surplus)));
+        }
+
         for (peer, part) in handed {
             self.hand(turn, at, peer, part);
         }
