@@ -27,7 +27,7 @@
 use std::collections::BTreeSet;
 
 use super::book::Quotas;
-use super::one::{Activity, Admin, Quota};
+use super::one::{Admin, Quota};
 use crate::api::{COUNTED, LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange};
 use crate::avantan::{Lifecycle, Message, Roster, SEATS};
 use crate::clock::{MILLISECOND, SECOND};
@@ -244,10 +244,8 @@ impl Quotas {
         let has_tokens = |quota: &&Quota| {
             let activity = quota.activity.as_ref();
             // One at rest has been told that all arrived.
-            let is_away = |peer: usize| {
-                let tokens = |activity: &Activity| quota.under_way(here, peer, &activity.peers[peer]) > 0;
-                activity.is_some_and(|activity| tokens(activity) || quota.backlog_under_way(here, peer) > 0)
-            };
+            let is_away =
+                |peer: usize| activity.is_some_and(|activity| quota.under_way(here, peer, &activity.peers[peer]) > 0);
             let mut peers = (0..here.peers.len()).filter(|&peer| peer != here.position && !here.peers[peer].gone);
 
             // A round that it is in may leave it some.

@@ -3,7 +3,6 @@
 use slackline_core::api::{
     NoSeat, Operation, Outcome, Readiness, Refusal, Request, Response, SeatChange, Shown, UnknownReason,
 };
-use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::node::Stale;
@@ -210,22 +209,6 @@ fn site_that_drains_grants_nothing_and_leaves_when_nothing_is_left() {
     );
     assert_eq!(in_use(&mut cluster, 1), 0);
     assert_eq!((0..2).map(|at| cluster.tokens(at, "gpus")).sum::<i64>(), 90);
-}
-
-#[test]
-fn site_whose_backlog_has_not_arrived_does_not_leave() {
-    let mut cluster = Cluster::new(3);
-    let charter = Charter { refill: 10_000, ..Charter::default() };
-    cluster.done(0, Operation::Create { quota: "gpus".into(), limit: 9, charter });
-    cluster.run(SECOND);
-    assert!(granted(&cluster.done(2, acquire(3))), "all that it has; a token comes back in minutes");
-
-    // It tells the others what they are to refill in its place, and they do not hear it.
-    cluster.cut = (0..2).flat_map(|at| [(at, 2), (2, at)]).collect();
-    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
-    cluster.run(6 * SECOND);
-    let refused = refused(NoSeat::HasTokens, 1);
-    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), refused, "a site leaves with backlog");
 }
 
 #[test]
