@@ -210,9 +210,11 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
         return Err(format!("does not build: {}", String::from_utf8_lossy(&built.stderr).trim()));
     }
     // Another invariant may notice it first: the one that was named in advance must do so too, in a later seed.
-    let sweep = vec![mutant.seeds.as_str(), "--no-probes", "--keep-going"];
-    let model = || mutant.setups.iter().flat_map(|word| [mutant.states.as_str(), word.as_str()]).collect();
-    let arguments = if mutant.check == "sweep" { sweep } else { model() };
+    let arguments = match &mutant.setups {
+        _ if mutant.check == "sweep" => vec![mutant.seeds.as_str(), "--no-probes", "--keep-going"],
+        Some(word) => vec![mutant.states.as_str(), word.as_str()],
+        None => Vec::new(),
+    };
     let found = findings(&target.join("release").join(binary), &arguments, |line| mutant.names(line));
     let (named, first) = found.map_err(|error| format!("{binary} does not run: {error}"))?;
     match (named, first) {

@@ -142,7 +142,7 @@ fn members_come_and_go_under_load_and_the_ledger_of_the_clients_is_right() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let told = runtime.expect("a runtime").block_on(async {
         let mut load = Load::start(&addresses[..5]).await;
-        load.return_where_granted();
+        load.return_where_granted(2);
         load.goes_on(&[0, 1, 2, 3, 4]).await;
         cluster.kill(2);
         cluster.kill(3);

@@ -124,8 +124,8 @@ impl Load {
         first.close().await;
 
         let ledger = Ledger { told: Told { granted: vec![0; REGIONS], ..Told::default() }, ..Ledger::default() };
-        let (stop, returns) = (AtomicBool::new(false), AtomicBool::new(false));
-        let shared = Arc::new(Shared { stop, phase: AtomicUsize::new(0), returns, ledger: ledger.into() });
+        let (stop, doomed) = (AtomicBool::new(false), AtomicUsize::new(usize::MAX));
+        let shared = Arc::new(Shared { stop, phase: AtomicUsize::new(0), doomed, ledger: ledger.into() });
         let mut load = Self { shared, clients: BTreeMap::new(), callers: Vec::new() };
         for region in regions {
             load.join(addresses, &region).await;
@@ -150,11 +150,11 @@ impl Load {
         self.clients.insert(number, client);
     }
 
-    /// From now on all is given back to the site that granted it, also where no grant tells which. So it is known how much of what a
-    /// site granted it has not taken back, if it is lost: what others took back counts.
+    /// From now on all is given back to the site that granted it, also where no grant tells which: the site of the `doomed` region will
+    /// be lost. So it is known how much of what it granted it has not taken back; what others took back counts.
     #[allow(dead_code, reason = "only the tests of members need it")]
-    pub(crate) fn return_where_granted(&self) {
-        self.shared.returns.store(true, Ordering::Relaxed);
+    pub(crate) fn return_where_granted(&self, doomed: usize) {
+        self.shared.doomed.store(doomed, Ordering::Relaxed);
     }
 
     /// Ends the callers of a region whose site leaves, and has all others part with what that site granted. Returns how many tokens of
@@ -263,8 +263,9 @@ struct Shared {
     stop: AtomicBool,
     /// Rises with each stretch of the load; callers keep a grant of each.
     phase: AtomicUsize,
-    /// True if what was granted without a grant of its own is given back where it was granted; else at any site.
-    returns: AtomicBool,
+    /// The region of the site that will be lost; `usize::MAX` for none. If there is one, what was granted without a grant of its own is
+    /// given back where it was granted; else at any site.
+    doomed: AtomicUsize,
     ledger: Mutex<Ledger>,
 }
 
@@ -344,7 +345,7 @@ impl Shared {
                 false => {
                     let release = client.quota(NAME).release(held.amount).deadline(deadline);
                     let granted_at = client.topology().regions.get(usize::from(held.grant.site.region));
-                    let returns = self.returns.load(Ordering::Relaxed) && !self.has_left(held.grant.site);
+                    let returns = self.doomed.load(Ordering::Relaxed) != usize::MAX && !self.has_left(held.grant.site);
                     match granted_at.filter(|_| returns) {
                         Some(region) => release.at(region).await,
                         None => release.await,
@@ -381,7 +382,8 @@ impl Shared {
                 Outcome::Unknown(_) if self.is_lost(operation.site) => {}
                 // It was declared lost just now.
                 Outcome::Unknown(unknown)
-                    if unknown.why == UnknownReason::IncarnationLost && self.returns.load(Ordering::Relaxed) =>
+                    if unknown.why == UnknownReason::IncarnationLost
+                        && usize::from(operation.site.region) == self.doomed.load(Ordering::Relaxed) =>
                 {
                     return None;
                 }

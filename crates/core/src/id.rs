@@ -34,6 +34,12 @@ impl fmt::Display for SiteId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Incarnation(pub u32);
 
+impl Incarnation {
+    /// Stands for the last one of a member that is gone for good, wherever incarnations are recorded. It is later than any that a storage
+    /// is ever given, so whoever records it need not know which ones the member had.
+    pub const GONE: Self = Self(u32::MAX);
+}
+
 /// Counts the starts of one incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Life(pub u64);

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use crate::api::{NoSeat, Operation, Outcome, Refusal, SESSION_WINDOW, UnknownReason};
-use crate::avantan::{Agreement, Charter, Lifecycle};
+use crate::avantan::{Agreement, Charter, Lifecycle, put_gone, read_gone};
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_i64, put_u64};
 use crate::id::{GrantId, Incarnation, SessionId, SiteId, SiteSet};
@@ -882,7 +882,7 @@ pub fn encode_undecided(out: &mut Vec<u8>, sequence: u64, low: u64, digest: u64,
         // Nothing is brought back by less than nothing.
         put_i64(out, -1);
         [u64::from(site.region), u64::from(site.lane)].into_iter().for_each(|part| put_u64(out, part));
-        put_u64(out, gone.map_or(0, |gone| u64::from(gone.0)));
+        put_gone(out, gone);
     }
     if let Lifecycle::Create { charter, .. } = aim.change
         && charter != Charter::default()
@@ -1100,8 +1100,7 @@ pub fn decode_row(bytes: &[u8], site: SiteId, incarnation: Incarnation) -> Resul
                 -1 => {
                     let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
                     let site = SiteId { region: part()?, lane: part()? };
-                    let gone = Incarnation(cursor.u32()?);
-                    Lifecycle::Seat { site, gone: (gone > Incarnation(0)).then_some(gone) }
+                    Lifecycle::Seat { site, gone: read_gone(&mut cursor)? }
                 }
                 brought => Lifecycle::Reclaim { brought, in_use: cursor.i64()? },
             },

@@ -633,8 +633,8 @@ pub fn setups() -> Vec<Setup> {
             tokens: vec![0, 0, 0],
             creates: true,
             intents: vec![
-                Intent::Seat { site: SiteId::new(3, 0), gone: None },
-                Intent::Seat { site: SiteId::new(2, 0), gone: Some(Incarnation(3)) },
+                Intent::Seat { site: SiteId::new(3, 0), gone: false },
+                Intent::Seat { site: SiteId::new(2, 0), gone: true },
             ],
             allowed: Allowed { acquires: 0, crashes: 0, losses: 1, withdrawals: 0 },
             rounds: 1,

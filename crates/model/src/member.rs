@@ -18,7 +18,9 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use slackline_core::avantan::{Avantan, Intent, Membership, Message, Offer, Role, Row, Settled, Share, Step, Table};
+use slackline_core::avantan::{
+    Avantan, Intent, Membership, Message, Offer, Role, Row, Settled, Share, Step, Table, counts_alike,
+};
 use slackline_core::id::{Incarnation, SiteId};
 use stateright::{Model, Property};
 
@@ -26,8 +28,6 @@ use crate::avantan::{aim, brief_message};
 
 /// The first members; one more joins.
 const FIRST: usize = 3;
-/// The incarnation that stands for a site that is gone.
-const GONE: Incarnation = Incarnation(2);
 
 /// The bounds of an exploration.
 #[derive(Clone, Debug)]
@@ -38,8 +38,10 @@ pub struct Setup {
     pub tokens: [i64; FIRST + 1],
     /// The site that is declared lost by the second change.
     pub lost: usize,
-    /// The changes that all know and have recorded at the start: 0, or 1.
+    /// The changes that the entity has recorded at the start: 0, or 1.
     pub begins: u64,
+    /// The changes that each site knows of at the start. One that knows fewer than are recorded was away: it has not heard of the entity.
+    pub knows: [u64; FIRST + 1],
     /// The number of changes in the end: up to 2.
     pub changes: u64,
     /// The highest ballot number in any instance.
@@ -116,7 +118,7 @@ impl Setup {
     fn with_membership<T>(&self, at: usize, number: u64, act: impl FnOnce(Membership) -> T) -> T {
         let count = if number == 0 { FIRST } else { FIRST + 1 };
         let members: Vec<SiteId> = (0..count).map(site_id).collect();
-        let gone = [(site_id(self.lost), GONE)];
+        let gone = [site_id(self.lost)];
         let gone = if number < 2 { &[][..] } else { &gone[..] };
         act(Membership { number, gone, ..Membership::first(site_id(at), Incarnation(1), &members) })
     }
@@ -237,18 +239,19 @@ impl Model for Setup {
         let mut table = Table::from_parts(1, 1, Some(self.limit()), (0..first).map(row).collect());
         table.membership = self.begins;
         let site = |at: usize| {
-            let share = match at < first {
+            let was_there = at < first && self.knows[at] >= self.begins;
+            let share = match was_there {
                 true => {
                     Share { tokens: self.tokens[at], number: 1, applied: 1, table: table.clone(), ..Share::default() }
                 }
                 false => Share::default(),
             };
-            Site { avantan: Avantan::restore(share), number: self.begins }
+            Site { avantan: Avantan::restore(share), number: self.knows[at] }
         };
         vec![State {
             sites: (0..=FIRST).map(site).collect(),
             network: BTreeSet::new(),
-            changes: self.begins,
+            changes: self.knows.into_iter().max().unwrap_or(0),
             acquired: 0,
             left: self.acquires,
             decided: Vec::new(),
@@ -264,8 +267,8 @@ impl Model for Setup {
 
         // What was sent by one that knows fewer changes is dropped where more are known, and what is of later ones waits until these are
         // known: neither changes anything.
-        let arrives = |envelope: &&Envelope| envelope.number == state.sites[envelope.to].number;
-        let is_heard = |envelope: &&Envelope| self.is_member(envelope.from, envelope.number);
+        let arrives = |envelope: &&Envelope| counts_alike(state.sites[envelope.to].number, envelope.number);
+        let is_heard = |envelope: &&Envelope| self.is_member(envelope.from, state.sites[envelope.to].number);
         actions.extend(state.network.iter().filter(arrives).filter(is_heard).cloned().map(Action::Deliver));
         if self.may_change(state) {
             actions.push(Action::Change);
@@ -362,6 +365,7 @@ pub fn setups() -> Vec<Setup> {
         tokens: [0, 2, 0, 0],
         lost: 1,
         begins: 0,
+        knows: [0; FIRST + 1],
         changes: 2,
         ballots: 1,
         rounds: 1,
@@ -393,6 +397,14 @@ pub fn setups() -> Vec<Setup> {
         Setup {
             name: "member: one of four is lost while a round is under way; only votes arrive",
             begins: 1,
+            knows: [1; FIRST + 1],
+            ..base.clone()
+        },
+        Setup {
+            name: "member: one of four is lost, and does not know it; one knows of no change; only votes arrive",
+            begins: 1,
+            knows: [2, 1, 0, 2],
+            ballots: 2,
             ..base.clone()
         },
         base,

@@ -263,7 +263,7 @@ impl Simulation {
         let id = self.settings.members[site];
         let knows = |other: &usize| {
             world.node(*other).is_some_and(|node| {
-                let gone = node.roster().seats.iter().any(|seat| seat.site == id && seat.gone.is_some());
+                let gone = node.roster().seats.iter().any(|seat| seat.site == id && seat.gone);
                 gone && node.readiness() == Readiness::Ready && node.chapters().quotas.behind() == 0
             })
         };

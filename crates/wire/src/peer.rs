@@ -386,7 +386,7 @@ impl From<Seat> for internal::Seat {
         Self {
             site: Some(seat.site.into()),
             since: seat.since,
-            gone: seat.gone.map_or(0, |gone| gone.0),
+            gone: if seat.gone { Incarnation::GONE.0 } else { 0 },
             label: seat.label.to_string(),
         }
     }
@@ -396,11 +396,10 @@ impl TryFrom<internal::Seat> for Seat {
     type Error = Invalid;
 
     fn try_from(seat: internal::Seat) -> Result<Self, Invalid> {
-        let gone = (seat.gone > 0).then_some(Incarnation(seat.gone));
         if seat.label.len() > LABEL_BYTES {
             return Err(Invalid::new("label", "is too long"));
         }
-        Ok(Self { site: convert(seat.site, "site")?, since: seat.since, gone, label: seat.label.into() })
+        Ok(Self { site: convert(seat.site, "site")?, since: seat.since, gone: seat.gone > 0, label: seat.label.into() })
     }
 }
 

@@ -709,7 +709,7 @@ impl Generator {
 
     fn value(&mut self) -> Value {
         let lifecycle = match self.below(6) {
-            4 => Lifecycle::Seat { site: self.site(), gone: self.flag().then(|| self.gone()) },
+            4 => Lifecycle::Seat { site: self.site(), gone: self.flag() },
             0 => Lifecycle::Keep,
             2 => Lifecycle::Resize { limit: self.amount() },
             3 => Lifecycle::Reclaim { brought: self.amount(), in_use: self.amount() },
@@ -725,14 +725,9 @@ impl Generator {
         [Joins, Lost, Drains, Serves, Leaves][self.below(5) as usize]
     }
 
-    /// The incarnation of a member that is one no longer.
-    fn gone(&mut self) -> Incarnation {
-        self.incarnation().max(Incarnation(1))
-    }
-
     fn roster(&mut self) -> Roster {
         let mut seats = self.several(4, |random| {
-            let gone = random.flag().then(|| random.gone());
+            let gone = random.flag();
             Seat { site: random.site(), since: random.number(), gone, label: random.name().into() }
         });
         seats.push(Seat { site: self.site(), ..Seat::default() });

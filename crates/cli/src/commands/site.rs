@@ -268,11 +268,12 @@ struct Lost {
 impl Lost {
     fn run(self) -> Result<End, Finish> {
         let Self { name, json, connection } = self;
+        let patience = connection.deadline.min(PATIENCE);
         connection.run(json, async move |client: Client| {
             let site = site_of(&client, &name)?;
             // The one that is asked to lead the change may be the only one that does not hear it. One that has been declared lost says so
             // itself, and the answer is the same as before.
-            let all = client.status(PATIENCE).await;
+            let all = client.status(patience).await;
             let answers = |status: &SiteStatus| {
                 let readiness = status.state.as_ref().map(|state| state.readiness);
                 status.id == site && readiness.is_some_and(|readiness| readiness != Readiness::Stale)

@@ -46,7 +46,7 @@ pub enum Intent<A = i64> {
         /// The site.
         site: SiteId,
         /// None if it joins; else see [`Lifecycle::Seat`].
-        gone: Option<Incarnation>,
+        gone: bool,
     },
 }
 
@@ -671,10 +671,9 @@ impl<A: Amount> Avantan<A> {
             .collect();
 
         // In place of who is gone, a later incarnation: so no round counts on it, and what it had counts as lost.
-        let is_news = |(gone, incarnation): &(SiteId, Incarnation)| self.share.table.recorded(*gone) < *incarnation;
-        for &(gone, incarnation) in site.gone.iter().filter(|gone| is_news(gone)) {
+        for &gone in site.gone.iter().filter(|gone| self.share.table.recorded(**gone) < Incarnation::GONE) {
             let at = rows.partition_point(|row: &Row<A>| row.site < gone);
-            rows.insert(at, Row { site: gone, incarnation, ..Row::default() });
+            rows.insert(at, Row { site: gone, incarnation: Incarnation::GONE, ..Row::default() });
         }
         let label = if let Lifecycle::Seat { .. } = lifecycle { self.label.clone() } else { Arc::default() };
         Ok(Value { lifecycle, membership: site.number, label, rows })

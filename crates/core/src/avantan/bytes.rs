@@ -55,6 +55,16 @@ pub(super) fn read_site(cursor: &mut Cursor) -> Result<SiteId, Malformed> {
     Ok(SiteId { region: part()?, lane: part()? })
 }
 
+/// Writes whether a seat is empty for good: as the incarnation that rounds record of who had it, or zero.
+pub(crate) fn put_gone(out: &mut Vec<u8>, gone: bool) {
+    put_u64(out, if gone { u64::from(Incarnation::GONE.0) } else { 0 });
+}
+
+/// Reads what [`put_gone`] wrote. Once, the incarnation was one that the site which asked for the change had thought of.
+pub(crate) fn read_gone(cursor: &mut Cursor) -> Result<bool, Malformed> {
+    Ok(cursor.u32()? > 0)
+}
+
 /// Appends a ballot.
 pub(super) fn put_ballot(out: &mut Vec<u8>, ballot: Ballot) {
     put_u64(out, ballot.number);
@@ -120,7 +130,7 @@ pub(super) fn put_value<A: Amount>(out: &mut Vec<u8>, value: &Value<A>) {
         Lifecycle::Seat { site, gone } => {
             out.push(6);
             put_site(out, site);
-            put_u64(out, gone.map_or(0, |gone| u64::from(gone.0)));
+            put_gone(out, gone);
             put_bytes(out, value.label.as_bytes());
         }
     }
@@ -147,9 +157,9 @@ pub(super) fn read_value<A: Amount>(cursor: &mut Cursor) -> Result<Value<A>, Mal
         3 => Lifecycle::Resize { limit: A::decode(cursor)? },
         4 => Lifecycle::Reclaim { brought: A::decode(cursor)?, in_use: A::decode(cursor)? },
         6 => {
-            let (site, gone) = (read_site(cursor)?, Incarnation(cursor.u32()?));
+            let (site, gone) = (read_site(cursor)?, read_gone(cursor)?);
             label = std::str::from_utf8(cursor.bytes()?).map_err(|_| Malformed)?.into();
-            Lifecycle::Seat { site, gone: (gone > Incarnation(0)).then_some(gone) }
+            Lifecycle::Seat { site, gone }
         }
         _ => return Err(Malformed),
     };

@@ -16,15 +16,15 @@
 //!   has every earlier instance, so nothing of before it can be decided any more without one of them.
 //! - A change is itself decided by exactly the members that the last one left: who they are stands in the table of that agreement.
 //!
-//! A member that is gone is to an entity what storage is that was lost: rounds record a later incarnation in its place, which has
-//! nothing and never acts, and what the last one had counts as in use until it is reclaimed.
+//! A member that is gone is to an entity what storage is that was lost: rounds record [`Incarnation::GONE`] in its place, which has
+//! nothing and never acts, and what those before had counts as in use until it is reclaimed.
 
 use std::sync::Arc;
 
 use crate::codec::{Cursor, Malformed, put_bytes, put_u64};
 use crate::id::{Incarnation, SiteId};
 
-use super::bytes::{put_site, read_site};
+use super::bytes::{put_gone, put_site, read_gone, read_site};
 
 /// What a site sees of the members, as far as it has heard lately: the incarnation of the one at a position, if it is up.
 pub trait Sight: Fn(usize) -> Option<Incarnation> {}
@@ -42,8 +42,8 @@ pub struct Membership<'a> {
     pub members: &'a [SiteId],
     /// The number of changes.
     pub number: u64,
-    /// Those that were members, each with the incarnation that rounds record in place of its last one.
-    pub gone: &'a [(SiteId, Incarnation)],
+    /// Those that were members.
+    pub gone: &'a [SiteId],
     /// True if every entity that this site knows has recorded the last change: only then it votes for the next.
     pub settled: bool,
 }
@@ -66,7 +66,7 @@ impl<'a> Membership<'a> {
 
     /// True if a site is a member now.
     pub fn is_present(&self, site: SiteId) -> bool {
-        self.members.contains(&site) && !self.gone.iter().any(|(gone, _)| *gone == site)
+        self.members.contains(&site) && !self.gone.contains(&site)
     }
 
     /// All members but this one.
@@ -97,8 +97,8 @@ pub struct Seat {
     pub site: SiteId,
     /// The number of the change that made it; zero for those of the first members.
     pub since: u64,
-    /// The incarnation that rounds record in place of its last one, once it is a member no longer.
-    pub gone: Option<Incarnation>,
+    /// True if it is empty, and stays so.
+    pub gone: bool,
     /// What drivers have to know to reach it, which means nothing here; empty for the first members.
     pub label: Arc<str>,
 }
@@ -115,13 +115,12 @@ impl Roster {
 
     /// The seats as a membership has them; when each was made is not told there.
     fn known_to(site: Membership) -> Self {
-        let gone = |member: SiteId| site.gone.iter().find(|(gone, _)| *gone == member).map(|(_, at)| *at);
-        let seat = |member: &SiteId| Seat { site: *member, gone: gone(*member), ..Seat::default() };
+        let seat = |member: &SiteId| Seat { site: *member, gone: site.gone.contains(member), ..Seat::default() };
         Self { number: site.number, seats: site.members.iter().map(seat).collect() }
     }
 
     /// The seats after one more change.
-    pub fn after(&self, changed: SiteId, gone: Option<Incarnation>, label: &Arc<str>) -> Self {
+    pub fn after(&self, changed: SiteId, gone: bool, label: &Arc<str>) -> Self {
         let mut roster = self.clone();
         roster.number += 1;
         match roster.seats.iter_mut().find(|seat| seat.site == changed) {
@@ -135,7 +134,7 @@ impl Roster {
     }
 
     /// The same, of a table that knows no change yet.
-    pub(super) fn first(site: Membership, changed: SiteId, gone: Option<Incarnation>, label: &Arc<str>) -> Self {
+    pub(super) fn first(site: Membership, changed: SiteId, gone: bool, label: &Arc<str>) -> Self {
         Self::known_to(site).after(changed, gone, label)
     }
 
@@ -144,9 +143,9 @@ impl Roster {
         self.seats.iter().map(|seat| seat.site)
     }
 
-    /// Those that have one no longer, each with the incarnation that rounds record in place of its last one.
-    pub fn gone(&self) -> impl Iterator<Item = (SiteId, Incarnation)> {
-        self.seats.iter().filter_map(|seat| Some((seat.site, seat.gone?)))
+    /// Those that have one no longer.
+    pub fn gone(&self) -> impl Iterator<Item = SiteId> {
+        self.seats.iter().filter(|seat| seat.gone).map(|seat| seat.site)
     }
 
     /// Appends it to a row.
@@ -156,8 +155,7 @@ impl Roster {
         for seat in &self.seats {
             put_site(out, seat.site);
             put_u64(out, seat.since);
-            // No incarnation is zero, so that stands for a seat that is taken.
-            put_u64(out, seat.gone.map_or(0, |gone| u64::from(gone.0)));
+            put_gone(out, seat.gone);
             put_bytes(out, seat.label.as_bytes());
         }
     }
@@ -166,19 +164,25 @@ impl Roster {
     pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
         let (number, count) = (cursor.u64()?, cursor.u64()?);
         let seats = (0..count).map(|_| {
-            let (site, since, gone) = (read_site(cursor)?, cursor.u64()?, Incarnation(cursor.u32()?));
+            let (site, since, gone) = (read_site(cursor)?, cursor.u64()?, read_gone(cursor)?);
             let label = std::str::from_utf8(cursor.bytes()?).map_err(|_| Malformed)?.into();
-            Ok(Seat { site, since, gone: (gone > Incarnation(0)).then_some(gone), label })
+            Ok(Seat { site, since, gone, label })
         });
         Ok(Self { number, seats: seats.collect::<Result<_, Malformed>>()? })
     }
 }
 
+/// True if a site that knows of so many changes takes notice of what another one says of a round, which knows of so many: if both count
+/// the same members.
+pub fn counts_alike(number: u64, senders: u64) -> bool {
+    number == senders
+}
+
 /// True if a change may follow a membership: a site that joins is new, and its seat is the last; one that leaves is a member, and not
 /// the only one.
-pub(super) fn may_follow(site: Membership, changed: SiteId, gone: Option<Incarnation>) -> bool {
+pub(super) fn may_follow(site: Membership, changed: SiteId, gone: bool) -> bool {
     match gone {
-        None => site.members.len() < SEATS && site.members.last().is_some_and(|last| *last < changed),
-        Some(_) => site.is_present(changed) && site.count() > 1,
+        false => site.members.len() < SEATS && site.members.last().is_some_and(|last| *last < changed),
+        true => site.is_present(changed) && site.count() > 1,
     }
 }

@@ -174,7 +174,8 @@ impl<A: Amount> Table<A> {
         Some(accounts.lost.wrapping_plus(accounts.spent))
     }
 
-    /// The newest lost incarnation of each site of which something may not be reclaimed yet, in ascending order of sites.
+    /// The newest lost incarnation of each site of which something may not be reclaimed yet, in ascending order of sites. Of a site that is
+    /// gone: any that it had, as nobody need know which was the newest.
     pub fn lost(&self) -> impl Iterator<Item = (SiteId, Incarnation)> {
         let recorded = self.rows.iter().map(|settled| (settled.row.site, settled.row.incarnation));
         let is_lost = |(site, incarnation): &(SiteId, Incarnation)| *incarnation > self.known_for(*site);
@@ -602,8 +603,8 @@ impl<A: Amount> Value<A> {
             };
             let amounts = [row.before, row.after, row.kept];
             // In place of who is gone a later incarnation is recorded, which has nothing. What was there is lost.
-            let is_seated = match site.gone.iter().find(|(gone, _)| *gone == row.site) {
-                Some((_, incarnation)) if !is_earlier => row.incarnation == *incarnation && row.after == nothing,
+            let is_seated = match site.gone.contains(&row.site) {
+                true if !is_earlier => row.incarnation == Incarnation::GONE && row.after == nothing,
                 _ => site.members.contains(&row.site),
             };
             expected && amounts.iter().all(|amount| amount.is_sound()) && is_seated

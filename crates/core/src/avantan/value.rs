@@ -91,8 +91,8 @@ pub enum Lifecycle<A = i64> {
     Seat {
         /// The site.
         site: SiteId,
-        /// None if it joins. Else the incarnation that rounds record in place of its last one: later than any that it had.
-        gone: Option<Incarnation>,
+        /// True if it is a member no longer; false if it joins.
+        gone: bool,
     },
 }
 

@@ -262,8 +262,10 @@ impl Identity {
     /// The evidence that this storage is an old copy, if another site knows this incarnation and position of this site,
     /// and the storage's last batch is `last`.
     pub(super) fn betrayed_by(&self, last: u64, known: Incarnation, position: u64) -> Option<Stale> {
-        if known > self.incarnation {
-            return Some(Stale::Replaced { by: known });
+        match known {
+            Incarnation::GONE => return Some(Stale::Removed),
+            by if by > self.incarnation => return Some(Stale::Replaced { by }),
+            _ => {}
         }
 
         // Whatever a site tells others is durable there before (the release rule): the true storage never has less.

@@ -132,8 +132,9 @@ impl Node {
             return None;
         }
 
-        // While a majority may be deciding that it is lost for good, no storage is let in in its place.
-        if is_new && self.chapters.is_changing(peer.site) {
+        // While a majority may be deciding that it is lost for good, or has and this site was told of it by a round only, no storage is let
+        // in in its place.
+        if is_new && (self.chapters.is_changing(peer.site) || (known == Incarnation::GONE && !peer.gone)) {
             return None;
         }
 
@@ -181,7 +182,7 @@ impl Node {
 
         // It was declared lost for good: whatever it has, and whoever says that it may start anew, it does nothing more.
         let own = roster.seats.iter().find(|seat| seat.site == self.config.me);
-        if own.is_some_and(|seat| seat.gone.is_some()) && !self.is_serving() {
+        if own.is_some_and(|seat| seat.gone) && !self.is_serving() {
             return self.identity.betray(Stale::Removed);
         }
         let is_new = matches!(self.identity.readiness, Readiness::Joining | Readiness::AwaitingNewStorage);

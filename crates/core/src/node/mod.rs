@@ -24,7 +24,7 @@ pub use identity::Stale;
 pub use operations::read_outcome_key;
 
 use crate::api::{PeerStatus, Readiness, Request, Response, Status};
-use crate::avantan::{Membership, Roster};
+use crate::avantan::{Membership, Roster, counts_alike};
 use crate::chapter::Revived;
 use crate::clock::Now;
 use crate::id::{Incarnation, SiteId};
@@ -320,9 +320,9 @@ impl Node {
         self.peers.resize_with(roster.seats.len(), Peer::default);
         for (peer, seat) in self.peers.iter_mut().zip(&roster.seats) {
             (peer.site, peer.since) = (seat.site, seat.since);
-            if let Some(gone) = seat.gone {
+            if seat.gone {
                 // As if new storage had taken its place that never says a word.
-                (peer.incarnation, peer.position, peer.gone) = (gone, 0, true);
+                (peer.incarnation, peer.position, peer.gone) = (Incarnation::GONE, 0, true);
                 (peer.heard, peer.leaving, peer.offset, peer.vouched) = (None, false, None, None);
             }
         }
@@ -592,7 +592,7 @@ struct Members {
     /// Whose they are or were, by position.
     sites: Vec<SiteId>,
     /// Those that are members no longer.
-    gone: Vec<(SiteId, Incarnation)>,
+    gone: Vec<SiteId>,
 }
 
 impl Members {
@@ -690,7 +690,7 @@ impl Node {
         early: &mut Vec<(SiteId, Body)>,
     ) -> Option<Body> {
         let known = self.members.roster.number;
-        if members == known || !counts_members(&body) {
+        if counts_alike(known, members) || !counts_members(&body) {
             return Some(body);
         }
         early.extend(self.chapters.members_news(members < known).map(|news| (self.peers[from].site, news)));
@@ -720,7 +720,7 @@ impl Node {
         // Nothing is said to who is gone, but that it is.
         let mut sends = sends;
         if !self.members.gone.is_empty() {
-            let is_gone = |to: SiteId| self.members.gone.iter().any(|(gone, _)| *gone == to);
+            let is_gone = |to: SiteId| self.members.gone.contains(&to);
             sends.retain(|(to, body)| matches!(body, Body::Site(_)) || is_about_members(body) || !is_gone(*to));
         }
         let members = self.members.roster.number;

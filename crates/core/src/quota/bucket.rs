@@ -60,10 +60,10 @@ pub(super) fn rate_of(rate: u64, members: usize, position: usize) -> u64 {
     rate / members + u64::from((position as u64) < rate % members)
 }
 
-/// The backlog that a site with this part of the rate should have, in tokens.
+/// The backlog that a site with this part of the rate should have, in tokens: at least one, if it has a part.
 pub(super) fn wanted(rate: u64) -> i64 {
     let soon = u128::from(rate) * u128::from(AHEAD) / TOKEN;
-    soon.clamp(1, i64::MAX as u128) as i64
+    soon.clamp(u128::from(rate > 0), i64::MAX as u128) as i64
 }
 
 /// What a member last said of its backlog.

@@ -55,8 +55,11 @@ impl Quotas {
         let mut unnamed = SiteSet::default();
         let mut is_any_left = false;
         for newest in table.lost() {
-            is_any_left |= lost.iter().any(|named| named.0 == newest.0);
-            if !lost.contains(&newest) {
+            let is_named = lost.iter().any(|named| named.0 == newest.0);
+            is_any_left |= is_named;
+            // No more of a site that is gone will be lost, so whichever is named stands for all.
+            let is_gone = table.recorded(newest.0) == Incarnation::GONE;
+            if !(lost.contains(&newest) || (is_named && is_gone)) {
                 let position = here.site.members.iter().position(|member| *member == newest.0);
                 unnamed.insert(position.expect("rounds record members alone"));
             }
@@ -154,8 +157,7 @@ impl Quota {
         let is_agreed = here.site.members.iter().enumerate().all(|(position, site)| {
             let is_own = position == here.position;
             let known = if is_own { here.site.incarnation } else { here.peers[position].incarnation };
-            let recorded = table.recorded(*site);
-            recorded == known || (here.peers[position].gone && recorded > known)
+            table.recorded(*site) == known
         });
         // Books that a line has no room for are told of by none: cut off, they would be others.
         let net =

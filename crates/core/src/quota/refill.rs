@@ -30,7 +30,7 @@ use super::line::Waiting;
 use super::one::{Dirty, Quota};
 use crate::api::Refusal;
 use crate::clock::SECOND;
-use crate::id::SiteSet;
+use crate::id::{Incarnation, SiteSet};
 use crate::peer::quota::Backlog;
 use crate::turn::{Here, Turn};
 
@@ -66,8 +66,7 @@ impl Quota {
 
         // A part moves when a round has recorded who is gone: from there on nobody else refills by it.
         let is_first = here.peers.iter().position(|peer| !peer.gone) == Some(position);
-        let is_gone =
-            |at: usize| here.peers[at].gone && table.recorded(here.peers[at].site) >= here.peers[at].incarnation;
+        let is_gone = |at: usize| table.recorded(here.peers[at].site) == Incarnation::GONE;
         let parts = (0..founders).filter(|&at| at == position || (is_first && is_gone(at)));
         parts.map(|at| rate_of(table.charter.refill, founders, at)).sum()
     }
@@ -191,8 +190,7 @@ impl Quotas {
         // Where nothing is refilled nothing may stay, however little the others lack: the first that refills some has it.
         if surplus > 0 && quota.rate_here(&turn.here) == 0 && handed.is_empty() {
             let refills = |peer: &usize| turn.here.takes_gifts(*peer) && quota.rate_at(&turn.here, *peer) > 0;
-            let others = (0..turn.here.peers.len()).filter(|peer| *peer != turn.here.position);
-            handed.extend(others.into_iter().find(refills).map(|peer| (peer, surplus)));
+            handed.extend((0..turn.here.peers.len()).find(refills).map(|peer| (peer, surplus)));
         }
 
         for (peer, part) in handed {

@@ -134,7 +134,7 @@ impl Quotas {
 
     /// True if it may be decided that this site, `me`, leaves: it has asked for that, or has accepted it.
     pub fn is_leaving(&self, me: SiteId) -> bool {
-        self.changes().any(|change| matches!(change, Lifecycle::Seat { site, gone: Some(_) } if site == me))
+        self.changes().any(|change| matches!(change, Lifecycle::Seat { site, gone: true } if site == me))
     }
 
     /// True if a change is under way here.
@@ -163,11 +163,12 @@ impl Quotas {
             turn.out.drains = Some(change == SeatChange::Drains);
             return Some(Outcome::Seated { number: here.site.number });
         }
-        let gone = match self.seat_of(&here, view, site, change) {
-            Ok(Some(gone)) => gone,
-            Ok(None) => return Some(Outcome::Seated { number: here.site.number }),
+        let gone = change != SeatChange::Joins;
+        match self.is_seated(&here, view, site, change) {
+            Ok(false) => {}
+            Ok(true) => return Some(Outcome::Seated { number: here.site.number }),
             Err(refusal) => return Some(Outcome::Refused(refusal)),
-        };
+        }
         if let Err(refusal) = self.may_change(&here, site) {
             return Some(Outcome::Refused(refusal));
         }
@@ -179,46 +180,30 @@ impl Quotas {
         None
     }
 
-    /// What the seat of a site is to be: none if it is so already.
-    fn seat_of(
-        &self,
-        here: &Here,
-        view: &View,
-        site: SiteId,
-        change: SeatChange,
-    ) -> Result<Option<Option<Incarnation>>, Refusal> {
+    /// True if the seat of a site is already what a change would make of it; a refusal if that may not be.
+    fn is_seated(&self, here: &Here, view: &View, site: SiteId, change: SeatChange) -> Result<bool, Refusal> {
         let refuse = |why| Err(Refusal::NoSeat { why, count: 0 });
         let known = here.peers.iter().position(|peer| peer.site == site);
         let peer = known.map(|position| &here.peers[position]);
         let was_member = peer.is_some_and(|peer| peer.gone);
         match change {
             SeatChange::Joins if was_member => refuse(NoSeat::WasMember),
-            SeatChange::Joins if peer.is_some() => Ok(None),
+            SeatChange::Joins if peer.is_some() => Ok(true),
             SeatChange::Joins if here.peers.len() >= SEATS => refuse(NoSeat::Full),
             SeatChange::Joins if here.site.members.last().is_some_and(|last| site < *last) => refuse(NoSeat::NotNext),
-            SeatChange::Joins => Ok(Some(None)),
-            SeatChange::Drains | SeatChange::Serves => Ok(None),
-            SeatChange::Leaves if was_member => Ok(None),
+            SeatChange::Joins => Ok(false),
+            SeatChange::Drains | SeatChange::Serves => unreachable!("a site does these by itself"),
+            SeatChange::Leaves | SeatChange::Lost if was_member => Ok(true),
             SeatChange::Leaves if site != here.site.me => refuse(NoSeat::OtherSite),
-            SeatChange::Leaves => {
-                self.may_leave(here, view)?;
-                Ok(Some(Some(Incarnation(here.site.incarnation.0 + 1))))
-            }
-            SeatChange::Lost if was_member => Ok(None),
-            SeatChange::Lost => {
-                let Some(peer) = peer else { return refuse(NoSeat::NoMember) };
+            SeatChange::Leaves => self.may_leave(here, view).map(|()| false),
+            SeatChange::Lost => match peer {
+                None => refuse(NoSeat::NoMember),
                 // One that has just started has not listened for long enough to know.
-                if site == here.site.me || peer.is_up(here.now) || here.steady < SILENCE {
-                    return refuse(NoSeat::Lives);
+                Some(peer) if site == here.site.me || peer.is_up(here.now) || here.steady < SILENCE => {
+                    refuse(NoSeat::Lives)
                 }
-
-                // Later than any that it had, or that somebody noted for new storage of it, as far as this site has heard: itself, or by
-                // what rounds have recorded.
-                let recorded =
-                    self.iter().map(|quota| quota.avantan.share.table.recorded(site)).max().unwrap_or_default();
-                let last = peer.incarnation.max(peer.noted.0).max(recorded).max(Incarnation(1));
-                Ok(Some(Some(Incarnation(last.0 + 1))))
-            }
+                Some(_) => Ok(false),
+            },
         }
     }
 
@@ -307,10 +292,10 @@ impl Quotas {
     }
 
     /// What became of a change of a site's seat, if it took effect.
-    pub(super) fn seated(&self, site: SiteId, gone: Option<Incarnation>) -> Option<Outcome> {
+    pub(super) fn seated(&self, site: SiteId, gone: bool) -> Option<Outcome> {
         let roster = self.roster()?;
         let seat = roster.seats.iter().find(|seat| seat.site == site)?;
-        (seat.gone.is_some() == gone.is_some()).then_some(Outcome::Seated { number: roster.number })
+        (seat.gone == gone).then_some(Outcome::Seated { number: roster.number })
     }
 
     /// The members have changed: everything is to record it.

@@ -1,16 +1,17 @@
 //! Scenarios of members that change, named subject_condition_outcome.
 
 use slackline_core::api::{
-    NoSeat, Operation, Outcome, Readiness, Refusal, Request, Response, SeatChange, Shown, UnknownReason,
+    Hold, NoSeat, Operation, Outcome, Readiness, Refusal, Request, Response, SeatChange, Shown, UnknownReason,
 };
+use slackline_core::avantan::Charter;
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId};
+use slackline_core::id::OperationId;
 use slackline_core::node::Stale;
 use slackline_core::object::Change;
 
 use crate::cluster::Cluster;
 use crate::quotas::granted;
-use crate::reclaim::lose;
+use crate::reclaim::{lose, reclaim};
 use crate::txns::{Txn, bytes, commit, committed, key};
 
 fn seat(at: usize, change: SeatChange) -> Operation {
@@ -18,8 +19,7 @@ fn seat(at: usize, change: SeatChange) -> Operation {
 }
 
 fn acquire(amount: i64) -> Operation {
-    let hold = slackline_core::api::Hold::Counted;
-    Operation::Acquire { quota: "gpus".into(), amount, hold, waits: false }
+    Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted, waits: false }
 }
 
 fn refused(why: NoSeat, count: u64) -> Outcome {
@@ -122,9 +122,7 @@ fn site_that_is_lost_counts_as_in_use_until_it_is_reclaimed() {
     assert_eq!(cluster.done(0, seat(3, SeatChange::Lost)), Outcome::Seated { number: 1 });
     assert_eq!(in_use(&mut cluster, 1), had, "nobody can tell its tokens from its grants");
 
-    let lost = vec![(Cluster::site(3), Incarnation(1))];
-    let reclaim = |lost, in_use| Operation::Reclaim { quota: "gpus".into(), lost, in_use };
-    assert_eq!(cluster.done(2, reclaim(lost, 4)), Outcome::Reclaimed { brought: had - 4, in_use: 4 });
+    assert_eq!(cluster.done(2, reclaim(&[(3, 1)], 4)), Outcome::Reclaimed { brought: had - 4, in_use: 4 });
     assert_eq!(in_use(&mut cluster, 0), 4);
     assert_eq!((0..3).map(|at| cluster.tokens(at, "gpus")).sum::<i64>(), 86);
 
@@ -132,6 +130,36 @@ fn site_that_is_lost_counts_as_in_use_until_it_is_reclaimed() {
     cluster.kill(2);
     cluster.run(5 * SECOND);
     assert_eq!(cluster.done(0, Operation::create("more", 10)), Outcome::Created { limit: 10 });
+}
+
+/// Whoever asks for it was cut off all the time that the lost site ran on new storage, and has not heard of that.
+#[test]
+fn site_that_is_declared_lost_by_one_that_was_away_is_reclaimed_with_all_that_it_had() {
+    let mut cluster = cluster(4);
+    let new = cluster.add_host();
+    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    cluster.run(10 * SECOND);
+    cluster.cut = [0, 2, 3, new].into_iter().flat_map(|at| [(at, 1), (1, at)]).collect();
+    lose(&mut cluster, 3);
+    cluster.run(10 * SECOND);
+    assert!(granted(&cluster.done(3, acquire(7))), "its new storage has tokens");
+    cluster.run(2 * SECOND);
+    cluster.kill(3);
+
+    // Before anything arrives there of what was recorded.
+    cluster.cut.clear();
+    assert_eq!(cluster.done(1, seat(3, SeatChange::Lost)), Outcome::Seated { number: 2 });
+    cluster.run(10 * SECOND);
+    let left = [0, 1, 2, new];
+    let tokens = |cluster: &Cluster| left.iter().map(|&at| cluster.tokens(at, "gpus")).sum::<i64>();
+    assert_eq!(in_use(&mut cluster, 0), 90 - tokens(&cluster), "what all its storages had counts as in use");
+
+    // Seven are in use, in truth.
+    let had = 90 - tokens(&cluster);
+    assert_eq!(cluster.done(2, reclaim(&[(3, 2)], 7)), Outcome::Reclaimed { brought: had - 7, in_use: 7 });
+    assert_eq!(in_use(&mut cluster, 0), 7);
+    assert_eq!(tokens(&cluster), 83);
+    assert_eq!(cluster.done(0, reclaim(&[(3, 1)], 0)), Outcome::Refused(Refusal::NothingLost), "once");
 }
 
 #[test]
@@ -176,10 +204,7 @@ fn site_that_was_declared_lost_and_still_runs_is_told() {
 #[test]
 fn site_that_drains_grants_nothing_and_leaves_when_nothing_is_left() {
     let mut cluster = cluster(3);
-    let open = |amount| {
-        let hold = slackline_core::api::Hold::Open;
-        Operation::Acquire { quota: "gpus".into(), amount, hold, waits: false }
-    };
+    let open = |amount| Operation::Acquire { quota: "gpus".into(), amount, hold: Hold::Open, waits: false };
     assert!(granted(&cluster.done(2, acquire(4))));
     let Outcome::Granted { grant, .. } = cluster.done(2, open(3)) else { panic!("there are enough") };
     assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), refused(NoSeat::NotDrained, 0));
@@ -316,6 +341,29 @@ fn site_at_which_an_object_is_at_home_does_not_leave() {
     assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), Outcome::Seated { number: 1 });
 }
 
+/// It has no part of the rate, and refills nothing. What it granted is refilled where the others are.
+#[test]
+fn site_that_joined_keeps_nothing_that_is_to_be_refilled() {
+    for rate in [3, 12] {
+        let mut cluster = Cluster::new(3);
+        let charter = Charter { refill: rate * 1_000_000, ..Charter::default() };
+        let create = Operation::Create { quota: "gpus".into(), limit: 300, charter };
+        assert_eq!(cluster.done(0, create), Outcome::Created { limit: 300 });
+        let new = cluster.add_host();
+        assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+        cluster.run(10 * SECOND);
+        for at in [new, 0, new, 1, new] {
+            assert!(granted(&cluster.done(at, acquire(60))));
+            cluster.run(SECOND / 2);
+        }
+        cluster.run(120 * SECOND);
+        let tokens: i64 = (0..4).map(|at| cluster.tokens(at, "gpus")).sum();
+        let node = cluster.hosts[new].node.as_ref().expect("runs");
+        let left = node.chapters().quotas.find("gpus").expect("exists").backlog();
+        assert_eq!((tokens, left), (300, 0), "a site that joined keeps backlog, at a rate of {rate}");
+    }
+}
+
 #[test]
 fn site_that_was_away_while_members_changed_catches_up() {
     let mut cluster = cluster(3);
@@ -373,5 +421,6 @@ fn site_dies_for_good_after_disks_were_lost_since_the_last_change_is_still_decla
     }
     cluster.kill(3);
     cluster.run(10 * SECOND);
-    assert_eq!(cluster.done(2, seat(3, SeatChange::Lost)), Outcome::Seated { number: 2 });
+    let outcome = cluster.done(2, seat(3, SeatChange::Lost));
+    assert_eq!(outcome, Outcome::Seated { number: 2 }, "enough of those with new storage may vote");
 }

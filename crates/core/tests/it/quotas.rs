@@ -402,7 +402,7 @@ fn count_while_tokens_come_and_go_is_never_more_than_the_limit() {
 #[test]
 fn count_after_a_member_has_left_holds_what_it_granted_and_calls_none_of_it_wrong() {
     let members = [SiteId::new(0, 0), SiteId::new(1, 0), SiteId::new(2, 0)];
-    let gone = [(members[2], Incarnation(2))];
+    let gone = [members[2]];
     let left = slackline_core::avantan::Membership {
         number: 1,
         gone: &gone,

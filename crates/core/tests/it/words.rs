@@ -515,8 +515,8 @@ fn agreed(value: &avantan::Value) -> String {
         Lifecycle::Keep => rows,
         Lifecycle::Create { limit, .. } => format!("create with {limit}, {rows}"),
         Lifecycle::Delete => format!("delete, {rows}"),
-        Lifecycle::Seat { site: of, gone: None } => format!("{} joins, {rows}", site(of)),
-        Lifecycle::Seat { site: of, gone: Some(_) } => format!("{} is gone, {rows}", site(of)),
+        Lifecycle::Seat { site: of, gone: false } => format!("{} joins, {rows}", site(of)),
+        Lifecycle::Seat { site: of, gone: true } => format!("{} is gone, {rows}", site(of)),
         Lifecycle::Resize { limit } => format!("limit {limit}, {rows}"),
         Lifecycle::Reclaim { brought, in_use } => format!("reclaim {brought}, {in_use} in use, {rows}"),
     }
