@@ -1,6 +1,7 @@
 //! Members that change, as an operator meets them: processes, their commands and `slackline status`.
 
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -175,4 +176,28 @@ fn members_come_and_go_under_load_and_the_ledger_of_the_clients_is_right() {
         load.finish().await
     });
     assert!(told.unknown > 0 && told.kept > 10, "hardly tested: {told:?}");
+}
+
+/// A site stands still, is declared lost meanwhile, and goes on. It learns that it is gone; whoever waits in line there is told, and does
+/// not wait for its deadline.
+#[test]
+fn caller_in_line_at_a_site_that_was_declared_lost_is_told() {
+    let cluster = Cluster::start(&["us", "eu", "ap", "sa"]);
+    assert_eq!(cluster.run(&["quota", "create", "gpus", "--limit", "9"]).status, 0);
+    cluster.acquire("9", "eu");
+    let wait = ["quota", "acquire", "gpus", "9", "--site", "ap", "--wait", "--deadline", "50s", "--json"];
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| (cluster.run(&wait), Instant::now()));
+        std::thread::sleep(Duration::from_secs(2));
+        let ap = cluster.servers[2].as_ref().expect("it runs");
+        ap.freeze();
+        let lost = || cluster.run(&["site", "lost", "ap", "--json"]);
+        eventually("ap counts as down", lost, |lost| lost.status == 0);
+        assert!(!waits.is_finished(), "it waits for ap");
+        let told_from = Instant::now();
+        ap.thaw();
+        let (ended, at) = waits.join().expect("it ends");
+        assert!(at - told_from < Duration::from_secs(20), "it waited for its deadline: {ended:?}");
+        assert_ne!(ended.status, 0, "{ended:?}");
+    });
 }

@@ -35,7 +35,7 @@ use crate::demand::DemandDesk;
 use crate::gather::{Gather, SYNC_OPERATIONS};
 use crate::health::{FigureDesk, Figures, Health};
 use crate::links::Links;
-use crate::mailbox::{DRIVER, Mailbox};
+use crate::mailbox::{DRIVER, Mailbox, Phase};
 use crate::metrics::{Gauges, SyncTimes};
 use crate::topology::Topology;
 
@@ -180,6 +180,8 @@ struct Noted {
     storage: Option<String>,
     /// The number of the last change of the members that it has linked to.
     members: u64,
+    /// True once clients were sent away, as the site is a member no longer.
+    sent_away: bool,
 }
 
 /// The progress of the machine's draining.
@@ -219,6 +221,7 @@ impl Engine {
                 drain: Drain::No,
                 storage: None,
                 members: 0,
+                sent_away: false,
             },
             node,
             gate: Gate::new(last),
@@ -266,6 +269,7 @@ impl Engine {
                 parts.crash_points.end(&parts.links).await;
             }
             self.publish();
+            self.send_clients_away();
 
             // It ends only with an empty log: the answers to what was handed out leave after the sync, and with the machine gone
             // nobody would let them out. A disk that does not answer ends the wait; its clients then do not know their outcomes.
@@ -594,6 +598,15 @@ impl Engine {
         }
         self.noted.readiness = readiness;
         Ok(())
+    }
+
+    /// Ends the calls that wait at a site that is a member no longer, once all is answered that was decided here: nothing more will be.
+    /// Their clients ask elsewhere.
+    fn send_clients_away(&mut self) {
+        let is_removed = self.node.stale() == Some(Stale::Removed);
+        if is_removed && self.gather.is_done() && !std::mem::replace(&mut self.noted.sent_away, true) {
+            self.parts.mailbox.hang_up(Phase::Open);
+        }
     }
 
     /// Links to the sites that have joined.

@@ -27,7 +27,7 @@
 use std::collections::BTreeSet;
 
 use super::book::Quotas;
-use super::one::{Admin, Quota};
+use super::one::{Activity, Admin, Quota};
 use crate::api::{COUNTED, LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange};
 use crate::avantan::{Lifecycle, Message, Roster, SEATS};
 use crate::clock::{MILLISECOND, SECOND};
@@ -225,12 +225,14 @@ impl Quotas {
             return refuse(NoSeat::Unheard, unheard);
         }
 
-        // A gift that did not arrive would be lost with this site, as nobody else tells of it.
+        // A gift that did not arrive, or backlog, would be lost with this site, as nobody else tells of it.
         let has_tokens = |quota: &&Quota| {
             let activity = quota.activity.as_ref();
             // One at rest has been told that all arrived.
-            let is_away =
-                |peer: usize| activity.is_some_and(|activity| quota.under_way(here, peer, &activity.peers[peer]) > 0);
+            let is_away = |peer: usize| {
+                let gifts = |activity: &Activity| quota.under_way(here, peer, &activity.peers[peer]) > 0;
+                activity.is_some_and(|activity| gifts(activity) || quota.backlog_under_way(here, peer) > 0)
+            };
             let mut peers = (0..here.peers.len()).filter(|&peer| peer != here.position && !here.peers[peer].gone);
 
             // A round that it is in may leave it some.

@@ -120,7 +120,9 @@ impl Quotas {
 
         // A donor that goes on telling of a gift does not know that it arrived.
         let silent = turn.here.now.mono.saturating_sub(activity.peers[from].told.at);
-        let doubts = digest.given_to == me && digest.given > 0 && silent >= ACKNOWLEDGED;
+        let backlog = digest.backlog.map_or((me, 0), |backlog| (backlog.given_to, backlog.given));
+        let told_of = [(digest.given_to, digest.given), backlog];
+        let doubts = told_of.iter().any(|(to, given)| *to == me && *given > 0) && silent >= ACKNOWLEDGED;
         // Nor does one that missed a decision without being in its round know that there was one.
         let behind = digest.applied < applied && silent >= SECOND;
 
@@ -457,7 +459,7 @@ impl Quotas {
         }
     }
 
-    /// Tells the member at `peer` the totals of gifts to it, of the quotas from `from` on; of all quotas if `everything`.
+    /// Tells the member at `peer` the totals of gifts to it, and of backlog handed over, of the quotas from `from` on; of all quotas if `everything`.
     /// Returns where to go on.
     pub(super) fn announce_page(
         &mut self,
@@ -469,7 +471,8 @@ impl Quotas {
         let mut told = 0;
         for at in from..self.list.len() {
             let quota = &self.list[at];
-            let given = quota.given(peer).1 > 0;
+            let handed = quota.backlog_for(peer).map_or(0, |backlog| backlog.given);
+            let given = quota.given(peer).1 > 0 || handed > 0;
             if quota.avantan.share.applied > 0 && (everything || given) {
                 if given {
                     // It is told again until its receiver says that it has it.

@@ -364,6 +364,51 @@ fn site_that_joined_keeps_nothing_that_is_to_be_refilled() {
     }
 }
 
+/// It hands all of it over when it is drained, and does not hear at first that this arrived. Nothing else goes on in the quota.
+#[test]
+fn site_that_drains_leaves_once_it_has_heard_that_what_is_to_be_refilled_arrived() {
+    let mut cluster = Cluster::new(3);
+    let charter = Charter { refill: 1_000, ..Charter::default() };
+    let create = Operation::Create { quota: "gpus".into(), limit: 90, charter };
+    assert_eq!(cluster.done(0, create), Outcome::Created { limit: 90 });
+    assert!(granted(&cluster.done(2, acquire(90))));
+    cluster.run(10 * SECOND);
+
+    cluster.cut = vec![(0, 2), (1, 2)].into_iter().collect();
+    let drains = cluster.submit(2, seat(2, SeatChange::Drains));
+    cluster.run(SECOND);
+    cluster.cut.clear();
+    assert_eq!(cluster.outcome(2, drains), Some(Outcome::Seated { number: 0 }));
+    cluster.run(30 * SECOND);
+    let leaves = cluster.done(2, seat(2, SeatChange::Leaves));
+    assert_eq!(leaves, Outcome::Seated { number: 1 }, "who has it says so again");
+    let quotas = |at: usize| &cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas;
+    let left: i64 = (0..2).map(|at| quotas(at).find("gpus").expect("exists").backlog()).sum();
+    assert_eq!(left + cluster.tokens(0, "gpus") + cluster.tokens(1, "gpus"), 90);
+}
+
+/// It stops when it has handed all of it over, and that was lost on the way.
+#[test]
+fn site_that_starts_again_tells_of_what_is_to_be_refilled_that_it_had_handed_over() {
+    let mut cluster = Cluster::new(3);
+    let charter = Charter { refill: 1_000, ..Charter::default() };
+    let create = Operation::Create { quota: "gpus".into(), limit: 90, charter };
+    assert_eq!(cluster.done(0, create), Outcome::Created { limit: 90 });
+    assert!(granted(&cluster.done(2, acquire(90))));
+    cluster.run(10 * SECOND);
+    cluster.cut = vec![(2, 0), (2, 1)].into_iter().collect();
+    cluster.request(2, 7, Request::Drain);
+    cluster.run(SECOND);
+    cluster.kill(2);
+    cluster.cut.clear();
+    cluster.start(2);
+    cluster.run(30 * SECOND);
+    let quotas = |at: usize| &cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas;
+    let left: i64 = (0..3).map(|at| quotas(at).find("gpus").expect("exists").backlog()).sum();
+    let tokens: i64 = (0..3).map(|at| cluster.tokens(at, "gpus")).sum();
+    assert_eq!(left + tokens, 90, "what was handed over arrives once the site is back");
+}
+
 #[test]
 fn site_that_was_away_while_members_changed_catches_up() {
     let mut cluster = cluster(3);
