@@ -128,8 +128,8 @@ impl fmt::Display for OpenError {
             ),
             OpenError::OtherMembers { before, now } => write!(
                 f,
-                "the storage belongs to a cluster of {before} sites, and {now} are configured: the sites of a cluster are fixed; \
-                 configure those, or begin a new cluster with new data directories"
+                "the storage belongs to a cluster of {before} sites, and {now} are configured. A configuration does not \
+                 change who the members are: configure those; `slackline site add` adds one while they run"
             ),
             OpenError::Newer { version } => {
                 write!(

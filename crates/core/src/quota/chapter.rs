@@ -11,7 +11,7 @@ use crate::chapter::{Chapter, Fate, Leaving, Order, Revived};
 use crate::clock::{MILLISECOND, Now};
 use crate::codec::Malformed;
 use crate::config::OpenError;
-use crate::id::{Incarnation, SessionId};
+use crate::id::{Incarnation, SessionId, SiteId};
 use crate::machine::{ClientId, KeySet, Reader, View};
 use crate::metrics::Metrics;
 use crate::peer::Body;
@@ -242,14 +242,19 @@ impl Chapter for Quotas {
         let is_any_behind = self.behind() > 0;
         let mut others: Vec<_> =
             status.peers.iter_mut().filter(|peer| is_any_behind || later(peer.incarnation)).collect();
-        for quota in self.iter().filter(|quota| quota.limit().is_some()) {
+        for quota in self.iter() {
             let table = &quota.avantan.share.table;
-            status.quotas += 1;
+            let exists = quota.limit().is_some();
+            status.quotas += u64::from(exists);
+            // Of a name that is deleted, too, a change of the members is recorded, and the next one waits for it.
             let is_behind = self.is_behind_number(quota.number);
-            let is_new = later(status.incarnation) && status.incarnation > table.recorded(status.site);
+            let is_unrecorded = |site: SiteId, incarnation: Incarnation| {
+                exists && later(incarnation) && incarnation > table.recorded(site)
+            };
+            let is_new = is_unrecorded(status.site, status.incarnation);
             status.unrecorded += u64::from(is_new || is_behind);
             for peer in &mut others {
-                let is_new = later(peer.incarnation) && peer.incarnation > table.recorded(peer.site);
+                let is_new = is_unrecorded(peer.site, peer.incarnation);
                 peer.unrecorded += u64::from(is_new || is_behind);
             }
         }
