@@ -49,16 +49,16 @@ impl Slower {
         Self { at: now, micros: 0 }
     }
 
-    /// The time that has passed up to `now`, or a little before.
+    /// The time that has passed up to `now`. Between two steps a wall clock that is set back may take some of it away again.
     #[inline]
     pub fn advance(&mut self, now: Now) -> u64 {
         let by_mono = now.mono.saturating_sub(self.at.mono);
+        let by_wall = u64::try_from(now.wall.saturating_sub(self.at.wall)).unwrap_or(0);
+        let micros = self.micros + by_mono.min(by_wall);
         if by_mono >= Self::STEP {
-            let by_wall = u64::try_from(now.wall.saturating_sub(self.at.wall)).unwrap_or(0);
-            self.micros += by_mono.min(by_wall);
-            self.at = now;
+            (self.micros, self.at) = (micros, now);
         }
-        self.micros
+        micros
     }
 }
 
@@ -156,7 +156,8 @@ mod tests {
         let start = Now { wall: 5_000_000, mono: 100 };
         let mut slower = Slower::new(start);
         let later = |wall: i64, mono: u64| Now { wall: start.wall + wall, mono: start.mono + mono };
-        assert_eq!(slower.advance(later(4_000, 4_000)), 0, "a step is longer");
+        assert_eq!(slower.advance(later(4_000, 4_000)), 4_000, "what passes between two steps counts");
+        assert_eq!(slower.advance(later(1_000, 4_500)), 1_000, "and is counted once");
         assert_eq!(slower.advance(later(9_000, 10_000)), 9_000, "the slower clock counts");
         assert_eq!(slower.advance(later(3_600_000_000, 20_000)), 19_000, "the wall clock was set an hour forward");
         assert_eq!(slower.advance(later(40_000, 30_000)), 19_000, "and back");

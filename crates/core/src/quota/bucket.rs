@@ -43,8 +43,9 @@ impl Refill {
 
     /// Takes what `rate` brings in the time up to `now` out of `backlog`. Returns the number of tokens.
     pub(super) fn advance(&mut self, now: u64, rate: u64, backlog: i64) -> i64 {
+        // What was refilled up to a time is not refilled again, should that time come twice.
         let elapsed = now.saturating_sub(self.until);
-        self.until = now;
+        self.until = self.until.max(now);
         let refilled = self.part + u128::from(elapsed) * u128::from(rate);
         let tokens = (refilled / TOKEN).min(backlog.max(0) as u128);
 
@@ -60,10 +61,12 @@ pub(super) fn rate_of(rate: u64, members: usize, position: usize) -> u64 {
     rate / members + u64::from((position as u64) < rate % members)
 }
 
-/// The backlog that a site with this part of the rate should have, in tokens: at least one, if it has a part.
-pub(super) fn wanted(rate: u64) -> i64 {
-    let soon = u128::from(rate) * u128::from(AHEAD) / TOKEN;
-    soon.clamp(u128::from(rate > 0), i64::MAX as u128) as i64
+/// The backlog that a site with this part of the rate should have, in tokens: what it refills soon, but no larger part of the limit than it has
+/// of the rate, or all there is might be with one site whose part alone does not suffice. At least one, if it has a part.
+pub(super) fn wanted(part: u64, rate: u64, limit: i64) -> i64 {
+    let soon = u128::from(part) * u128::from(AHEAD) / TOKEN;
+    let its_part = limit.max(0) as u128 * u128::from(part) / u128::from(rate.max(1));
+    soon.min(its_part).clamp(u128::from(part > 0), i64::MAX as u128) as i64
 }
 
 /// What a member last said of its backlog.

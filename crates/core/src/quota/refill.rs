@@ -3,7 +3,7 @@
 //! Such a quota has the same tokens, rounds and gifts as any other, and the same sum: tokens, what is under way, and what was granted and
 //! is not back make the limit. Only one thing is different: a site itself takes back what was granted there, as time goes by. What a site
 //! has granted and not refilled yet is its **backlog**. A site refills from its own backlog only, so all sites together never have more
-//! tokens than the limit; and each at its own part of the rate, one of as many equal parts as there are members. Therefore, in any T
+//! tokens than the limit; and each at its own part of the rate, one of as many equal parts as there were members when the quota was created. Therefore, in any T
 //! seconds, all sites together grant at most limit + rate × T.
 //!
 //! ```text
@@ -14,15 +14,15 @@
 //!   other site      other site, whose part of the rate lies idle       other site, where demand is
 //! ```
 //!
-//! A site without demand has no backlog, and its part of the rate would lie idle. So sites with more backlog than they can refill soon
-//! hand some over to those that have too little. It is handed over like a gift, by running totals ([`crate::gift`]): once, however often it is told.
+//! A site without demand has no backlog, and its part of the rate would lie idle. So sites with more backlog than they can refill soon, or than
+//! their part of the limit, hand some over to those that have too little. It is handed over like a gift, by running totals ([`crate::gift`]): once, however often it is told.
 //! The tokens that are refilled there go where they are wanted by gifts, as ever.
 //!
 //! Time is that of the slower of the site's two clocks ([`Slower`](crate::clock::Slower)), and begins when the site is opened. So a clock that is set, or
 //! goes too fast, refills nothing, and nor does the time for which the site was down. Both cost rate, and never exceed it.
 //!
-//! The state is constant: no row for a grant, and nothing that is written because time goes by. What was refilled and not written when
-//! a site crashes is refilled again from then on.
+//! The state is constant: no row for a grant. What was refilled is written when a site looks at its tokens to do something with them. What was
+//! not written when it crashes is refilled again from then on.
 
 use super::book::{Quotas, TICK};
 use super::bucket::{AHEAD, TOKEN, rate_of, wanted};
@@ -64,11 +64,18 @@ impl Quota {
         let table = &self.avantan.share.table;
         let founders = here.peers.iter().filter(|peer| peer.since <= table.created_in).count();
 
-        // A part moves when a round has recorded who is gone: from there on nobody else refills by it.
-        let is_first = here.peers.iter().position(|peer| !peer.gone) == Some(position);
+        // A part moves when a round has recorded who is gone: from there on nobody else refills by it. What was refilled before was counted up
+        // to that round, so time that has passed does not count by the new parts.
         let is_gone = |at: usize| table.recorded(here.peers[at].site) == Incarnation::GONE;
+        let is_first = (0..position).all(is_gone);
         let parts = (0..founders).filter(|&at| at == position || (is_first && is_gone(at)));
         parts.map(|at| rate_of(table.charter.refill, founders, at)).sum()
+    }
+
+    /// The backlog that the member at a position should have.
+    fn wanted_at(&self, here: &Here, position: usize) -> i64 {
+        let table = &self.avantan.share.table;
+        wanted(self.rate_at(here, position), table.charter.refill, table.limit.unwrap_or(0))
     }
 
     /// The totals of backlog between this site and the member at `peer`, to be told to it; none if the quota does not refill.
@@ -169,7 +176,7 @@ impl Quotas {
         if !quota.refills() || quota.limit().is_none() || !turn.here.config.redistribute {
             return;
         }
-        let mut surplus = quota.backlog() - wanted(quota.rate_here(&turn.here));
+        let mut surplus = quota.backlog() - quota.wanted_at(&turn.here, turn.here.position);
         let mut handed = Vec::new();
         for peer in (0..turn.here.peers.len()).filter(|&peer| turn.here.takes_gifts(peer)) {
             if peer == turn.here.position || surplus <= 0 {
@@ -177,7 +184,7 @@ impl Quotas {
             }
 
             // What is under way counts as there, which keeps it from being handed over again and again.
-            let wanted = wanted(quota.rate_at(&turn.here, peer));
+            let wanted = quota.wanted_at(&turn.here, peer);
             let there = activity.peers[peer].backlog.here.saturating_add(quota.backlog_under_way(&turn.here, peer));
             let missing = wanted.saturating_sub(there);
             if missing > wanted / 2 {
@@ -246,7 +253,9 @@ impl Quotas {
         }
         let elsewhere = quota.activity.as_ref().map_or(0, |activity| activity.known_free(here.position));
         let there = quota.avantan.share.free().max(0).saturating_add(elsewhere);
-        let missing = (i128::from(amount) - i128::from(there) + i128::from(quota.needed())).max(0) as u128;
+        // What is out beyond the limit is paid first.
+        let before = i128::from(quota.needed()) + i128::from(quota.avantan.share.table.excess);
+        let missing = (i128::from(amount) - i128::from(there) + before).max(0) as u128;
         let micros = (missing * TOKEN).div_ceil(u128::from(rate));
         Some(micros.div_ceil(1_000).clamp(1, u128::from(u32::MAX)) as u32)
     }
@@ -264,7 +273,7 @@ impl Quota {
 
     /// True if the others should hear how much backlog is here, to whom this much was told last.
     pub(super) fn is_backlog_news(&self, here: &Here, told: i64) -> bool {
-        self.refills() && self.backlog().abs_diff(told) > wanted(self.rate_here(here)).unsigned_abs() / 2
+        self.refills() && self.backlog().abs_diff(told) > self.wanted_at(here, here.position).unsigned_abs() / 2
     }
 
     /// When to look after the backlog again, counted from now, in microseconds; none if there is none that time would change.

@@ -517,6 +517,7 @@ impl Quotas {
             exists: share.table.limit.is_some(),
             limit: share.table.limit,
             is_below: share.table.charter.parent.is_some(),
+            is_closing: self.list[at].is_closing(),
             free: share.free(),
             phase: Phase::of(&self.list[at].avantan),
         }
@@ -563,6 +564,10 @@ impl Quotas {
         if self.list[at].avantan.share.free() > before.free {
             // What was set aside for a ballot that came to nothing.
             self.serve(turn, at);
+        }
+        if before.is_closing && !self.list[at].is_closing() {
+            // It stays: what is to be created below it waited for that.
+            self.answer_lookup(turn, at);
         }
         if let Some(unfit) = step.unfit {
             self.refuse_unfit(turn, at, unfit);
@@ -617,7 +622,8 @@ impl Quotas {
             self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
         let table = &self.list[at].avantan.share.table;
-        if before.is_below && (table.limit < before.limit || table.generation != before.generation) {
+        let is_less = table.limit < before.limit || table.generation != before.generation;
+        if is_less && (before.is_below || self.has_children(at)) {
             self.refuse_elsewhere(turn, at, before.generation);
         }
         let quota = &mut self.list[at];
@@ -866,6 +872,11 @@ impl Quotas {
                 activity.leader.resume(moment(&turn.here), turn.out.rng);
                 self.schedule(at);
             }
+            if self.list[at].refills() && self.list[at].backlog() > 0 {
+                // It is refilled for whoever wants it, or handed over.
+                self.list[at].activity(&turn.here).tick_at = turn.here.now.mono + RELAXED_TICK;
+                self.schedule(at);
+            }
             if self.list[at].avantan.share.table.is_over() {
                 // What is to be taken, and who may not know of it, was not noted.
                 self.list[at].activity(&turn.here).tick_at = turn.here.now.mono + RELAXED_TICK;
@@ -892,6 +903,8 @@ struct Standing {
     limit: Option<i64>,
     /// True if it was below another.
     is_below: bool,
+    /// True if a round was about to delete it.
+    is_closing: bool,
     /// Tokens free.
     free: i64,
     /// What this site led.

@@ -215,16 +215,6 @@ impl Quotas {
         }
         let Some(since) = here.drained else { return refuse(NoSeat::NotDrained, 0) };
 
-        // Who has answered a ping since gives it nothing any more, and what it gave before came before the answer.
-        let may_give = |peer: &Peer| peer.is_up(here.now) && peer.vouched.is_none_or(|vouched| vouched.mono <= since);
-        // Nor may one be without the totals of gifts that this site tells of since it started, whether or not it is up.
-        let others = here.peers.iter().enumerate().filter(|(_, peer)| peer.site != here.site.me);
-        let is_untold = |at, peer: &Peer| !peer.gone && self.gifts.announcements.is_open_to(at);
-        let unheard = others.filter(|(at, peer)| may_give(peer) || is_untold(*at, peer)).count();
-        if unheard > 0 {
-            return refuse(NoSeat::Unheard, unheard);
-        }
-
         // A gift that did not arrive, or backlog, would be lost with this site, as nobody else tells of it.
         let has_tokens = |quota: &&Quota| {
             let activity = quota.activity.as_ref();
@@ -246,6 +236,17 @@ impl Quotas {
         let quotas = self.iter().filter(has_tokens).count();
         if quotas > 0 {
             return refuse(NoSeat::HasTokens, quotas);
+        }
+
+        // Who has answered a ping since gives it nothing any more, and what it gave before came before the answer. One that is down may have
+        // given something that has not left it yet.
+        let may_give = |peer: &Peer| !peer.gone && peer.vouched.is_none_or(|vouched| vouched.mono <= since);
+        // Nor may one be without the totals of gifts that this site tells of since it started, whether or not it is up.
+        let others = here.peers.iter().enumerate().filter(|(_, peer)| peer.site != here.site.me);
+        let is_untold = |at, peer: &Peer| !peer.gone && self.gifts.announcements.is_open_to(at);
+        let unheard = others.filter(|(at, peer)| may_give(peer) || is_untold(*at, peer)).count();
+        if unheard > 0 {
+            return refuse(NoSeat::Unheard, unheard);
         }
         for (range, why) in missed().zip([NoSeat::HasGrants, NoSeat::HasObjects]) {
             let count = view.heads_of(&range).count();

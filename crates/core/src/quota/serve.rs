@@ -118,6 +118,10 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
+                // Nobody would give these back.
+                if *in_use > 0 && self.list[at].refills() {
+                    return Some(Outcome::Refused(Refusal::Refills));
+                }
                 let change = Lifecycle::Reclaim { brought: 0, in_use: *in_use };
                 self.administer(turn, at, Admin { lost: lost.clone(), ..Admin::new(ticket, change, deadline) });
                 None

@@ -496,7 +496,8 @@ impl Quotas {
         let up: Vec<usize> = (0..turn.here.peers.len())
             .filter(|&peer| peer != turn.here.position && turn.here.takes_gifts(peer))
             .collect();
-        if up.is_empty() || !turn.here.config.redistribute {
+        let has_takers = !up.is_empty() && turn.here.config.redistribute;
+        if !has_takers && turn.here.drained.is_none() {
             return None;
         }
 
@@ -509,6 +510,9 @@ impl Quotas {
             // Nobody stays in line where nothing is granted any more.
             if turn.here.drained.is_some() {
                 self.end_line(turn, at);
+            }
+            if !has_takers {
+                continue;
             }
             self.refill(&turn.here, at);
             let free = self.list[at].avantan.share.free();

@@ -190,6 +190,10 @@ impl Quotas {
         let Some(parent) = charter.parent else { return Ok(charter) };
         let length = usize::from(parent.length);
         let Some(at) = self.living(&name[..length]) else { return Err(Break::Unheard(length)) };
+        // While it is being deleted, it may be gone already, and another one there.
+        if self.list[at].is_closing() {
+            return Err(Break::Unheard(length));
+        }
         let above = self.path(at)?;
         let generation = self.list[at].avantan.share.table.generation;
         match () {
@@ -233,13 +237,21 @@ impl Quotas {
         }
     }
 
-    /// Refuses those that wait for tokens of a quota at other levels, if it is gone, or its limit is below what they want.
+    /// Refuses those that wait in the lines of other levels: for a quota that is gone, or for more than its limit, their own quota being this one
+    /// or below it.
     pub(super) fn refuse_elsewhere(&mut self, turn: &mut Turn, at: usize, generation: u32) {
         let (number, limit) = (self.list[at].number, self.list[at].limit());
         let is_gone = limit.is_none() || self.list[at].avantan.share.table.generation != generation;
-        let refusal = |request: &Waiting| match limit {
-            _ if is_gone => Some(Refusal::QuotaDeleted),
-            Some(limit) if request.amount > limit => Some(Refusal::AboveLimit { limit, level: 0 }),
+        let refusal = |quotas: &Self, request: &Waiting| match limit {
+            _ if is_gone => {
+                let is_of_it = request.quota == number && request.generation == generation;
+                is_of_it.then_some(Refusal::QuotaDeleted)
+            }
+            Some(limit) if request.amount > limit => {
+                let path = quotas.path_of(request).ok()?;
+                let level = quotas.level_name(at, request.quota);
+                path.levels().any(|level| level == at).then_some(Refusal::AboveLimit { limit, level })
+            }
             _ => None,
         };
         let places = self.waits.places.values().filter_map(|place| match place {
@@ -249,17 +261,17 @@ impl Quotas {
         let of_it = |(level, arrival): &(usize, u64)| {
             let activity = self.list[*level].activity.as_ref();
             let request = activity.and_then(|activity| activity.waiting.get(*arrival));
-            request.is_some_and(|request| {
-                request.quota == number && request.generation == generation && refusal(request).is_some()
-            })
+            request.is_some_and(|request| refusal(self, request).is_some())
         };
         let mut over: Vec<(usize, u64)> = places.filter(of_it).collect();
         over.sort_unstable();
         for &(level, arrival) in &over {
+            let activity = self.list[level].activity.as_ref();
+            let why = activity.and_then(|activity| refusal(self, activity.waiting.get(arrival)?));
             let activity = self.list[level].activity.as_mut();
-            let Some(request) = activity.and_then(|activity| activity.waiting.remove(arrival)) else { continue };
+            let request = activity.and_then(|activity| activity.waiting.remove(arrival));
+            let Some((refusal, request)) = why.zip(request) else { continue };
             turn.out.metrics.refused_waited += 1;
-            let refusal = refusal(&request).unwrap_or(Refusal::QuotaDeleted);
             self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
 

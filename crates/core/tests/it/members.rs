@@ -341,6 +341,40 @@ fn site_at_which_an_object_is_at_home_does_not_leave() {
     assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), Outcome::Seated { number: 1 });
 }
 
+/// It reaches nobody who could take its tokens, or whom those in line could ask.
+#[test]
+fn site_that_drains_and_is_cut_off_grants_nothing_to_those_in_line() {
+    let mut cluster = cluster(3);
+    assert!(granted(&cluster.done(2, acquire(25))));
+    cluster.cut = (0..2).flat_map(|at| [(at, 2), (2, at)]).collect();
+    cluster.run(10 * SECOND);
+    let operation = Operation::Acquire { quota: "gpus".into(), amount: 10, hold: Hold::Counted, waits: true };
+    let waiting = cluster.submit(2, operation);
+    cluster.run(SECOND);
+    assert_eq!(cluster.outcome(2, waiting), None);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(SECOND);
+    let released = cluster.done(2, Operation::Release { quota: "gpus".into(), amount: 15 });
+    assert_eq!(released, Outcome::Released { amount: 15 });
+    cluster.run(SECOND);
+    assert_eq!(cluster.outcome(2, waiting), Some(Outcome::Refused(Refusal::NotReady)), "nothing is granted there");
+}
+
+/// One that is down may have a gift for it that has not left yet.
+#[test]
+fn site_does_not_leave_while_another_is_down() {
+    let mut cluster = cluster(4);
+    cluster.kill(1);
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), refused(NoSeat::Unheard, 1));
+    cluster.start(1);
+    cluster.run(5 * SECOND);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), Outcome::Seated { number: 1 });
+    assert_eq!(in_use(&mut cluster, 0), 0);
+}
+
 /// It has no part of the rate, and refills nothing. What it granted is refilled where the others are.
 #[test]
 fn site_that_joined_keeps_nothing_that_is_to_be_refilled() {
@@ -362,6 +396,27 @@ fn site_that_joined_keeps_nothing_that_is_to_be_refilled() {
         let left = node.chapters().quotas.find("gpus").expect("exists").backlog();
         assert_eq!((tokens, left), (300, 0), "a site that joined keeps backlog, at a rate of {rate}");
     }
+}
+
+/// It was down before it could hand over what it granted, and nobody asks for anything since.
+#[test]
+fn site_that_joined_and_starts_again_hands_over_what_is_to_be_refilled() {
+    let mut cluster = Cluster::new(3);
+    let charter = Charter { refill: 3_000_000, ..Charter::default() };
+    let create = Operation::Create { quota: "gpus".into(), limit: 90, charter };
+    assert_eq!(cluster.done(0, create), Outcome::Created { limit: 90 });
+    let new = cluster.add_host();
+    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    cluster.run(10 * SECOND);
+    let granted_there = cluster.submit(new, acquire(10));
+    while cluster.outcome(new, granted_there).is_none() {
+        cluster.run(MILLISECOND);
+    }
+    cluster.kill(new);
+    cluster.start(new);
+    cluster.run(60 * SECOND);
+    let tokens: i64 = (0..4).map(|at| cluster.tokens(at, "gpus")).sum();
+    assert_eq!(tokens, 90, "a site that starts again keeps backlog");
 }
 
 /// It hands all of it over when it is drained, and does not hear at first that this arrived. Nothing else goes on in the quota.

@@ -184,3 +184,63 @@ fn site_that_drains_leaves_what_is_to_be_refilled_to_the_others() {
     let there: i64 = [1, 2].into_iter().map(|at| cluster.tokens(at, "gpus")).sum();
     assert!(there >= 85, "{there} of 90 came back without it");
 }
+
+/// What is granted begins to come back then, and not a few milliseconds before, whenever the site last looked at its clocks.
+#[test]
+fn quota_that_refills_grants_no_more_than_its_rate_in_a_millisecond() {
+    for pause in [100, 1_900, 4_900, 5_100, 9_900] {
+        let mut cluster = Cluster::new(1);
+        cluster.done(0, create(5, 1_000));
+        cluster.run(SECOND);
+        cluster.show(0, "gpus");
+        cluster.run(pause);
+        let ask = |cluster: &mut Cluster| {
+            let sequence = cluster.submit(0, acquire(5));
+            cluster.outcome(0, sequence).is_some_and(|outcome| granted(&outcome))
+        };
+        assert!(ask(&mut cluster));
+        cluster.run(200);
+        assert!(!ask(&mut cluster), "five are granted in 0.2 ms, {pause} µs after the last look");
+        cluster.run(5 * MILLISECOND);
+        assert!(ask(&mut cluster));
+    }
+}
+
+/// All that there is to refill was granted at one site, and its part of the rate alone would take three times as long.
+#[test]
+fn rate_that_brings_the_limit_in_a_second_is_used_at_all_sites() {
+    for (limit, rate) in [(1_000, 1_000), (300, 1_000), (2_100, 1_500), (90, 30)] {
+        let mut cluster = Cluster::new(3);
+        cluster.done(0, create(limit, rate));
+        assert!(granted(&cluster.done(0, acquire(limit))));
+        cluster.run(limit as u64 * SECOND / rate + SECOND / 2);
+        let back: i64 = (0..3).map(|at| cluster.tokens(at, "gpus")).sum();
+        // Sites refill when they look.
+        cluster.show(0, "gpus");
+        let back = back.max((0..3).map(|at| cluster.tokens(at, "gpus")).sum());
+        assert!(back >= limit * 9 / 10, "{back} of {limit} are back at {rate} a second, all parts of the rate used");
+    }
+}
+
+#[test]
+fn what_was_lost_of_a_quota_that_refills_cannot_be_said_to_be_in_use() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90, 10));
+    assert!(granted(&cluster.done(1, acquire(30))));
+    lose(&mut cluster, 1);
+    let refused = cluster.done(0, reclaim(&[(1, 1)], 5));
+    assert_eq!(refused, Outcome::Refused(Refusal::Refills), "nobody would ever give them back");
+}
+
+/// What was refilled pays the excess first.
+#[test]
+fn retry_after_counts_what_is_out_beyond_the_limit() {
+    let mut cluster = Cluster::new(1);
+    cluster.done(0, create(300, 10));
+    assert!(granted(&cluster.done(0, acquire(300))));
+    let set = cluster.done(0, Operation::SetLimit { quota: "gpus".into(), limit: 100 });
+    assert!(matches!(set, Outcome::LimitSet { limit: 100, excess: 190..=200 }), "{set:?}");
+    let refused = cluster.done(0, acquire(10));
+    let Outcome::Refused(Refusal::Exhausted { retry_after: Some(millis), .. }) = refused else { panic!("{refused:?}") };
+    assert!((19_000..=22_000).contains(&millis), "200 and 10 tokens at 10 a second: {millis} ms");
+}

@@ -276,6 +276,51 @@ fn request_in_line_above_ends_with_its_quota_and_with_its_limit() {
     assert!(granted(&cluster.done(1, acquire("acme/batch", 10, Hold::Counted))));
 }
 
+/// Each waits in the line of another level than the one whose limit is lowered, or of its own.
+#[test]
+fn request_in_line_ends_with_the_limit_of_any_level_above_it_or_below() {
+    // One in the line of the company, whose team gets a lower limit; one in its own line, whose company does.
+    for (short, lowered, level) in [("acme/batch", "acme/web", 8), ("acme/web/a", "acme", 4)] {
+        let mut cluster = company(3);
+        let amount = if short == "acme/batch" { 85 } else { 55 };
+        assert!(granted(&cluster.done(0, acquire(short, amount, Hold::Counted))));
+        let waits =
+            |amount| Operation::Acquire { quota: "acme/web/a".into(), amount, hold: Hold::Counted, waits: true };
+        let waiting = cluster.submit(1, waits(30));
+        cluster.run(SECOND / 4);
+        assert_eq!(cluster.outcome(1, waiting), None);
+        let set = Operation::SetLimit { quota: lowered.into(), limit: 25 };
+        assert!(matches!(cluster.done(0, set), Outcome::LimitSet { limit: 25, .. }));
+        cluster.run(SECOND / 2);
+        let refused = refused(Refusal::AboveLimit { limit: 25, level });
+        assert_eq!(cluster.outcome(1, waiting), Some(refused), "no release would serve it: {lowered}");
+    }
+}
+
+/// It has missed that the parent was deleted and created again, and only knows that it was about to be deleted.
+#[test]
+fn creation_below_a_parent_that_was_about_to_be_deleted_waits_for_what_became_of_it() {
+    let mut cluster = Cluster::new(3);
+    assert_eq!(cluster.done(0, create("p", 90, "")), Outcome::Created { limit: 90 });
+    cluster.run(SECOND);
+    let deleted = cluster.submit(0, delete("p"));
+    while cluster.outcome(0, deleted).is_none() {
+        cluster.run(1_000);
+        // What is decided does not arrive there.
+        let is_closing = cluster.share(2, "p").round.as_ref().is_some_and(|round| round.closing);
+        if is_closing {
+            cluster.cut = vec![(0, 2), (1, 2)];
+        }
+        // But for its answer nothing leaves it either.
+    }
+    assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
+    assert_eq!(cluster.done(0, create("p", 80, "")), Outcome::Created { limit: 80 });
+    assert!(cluster.share(2, "p").round.is_some(), "the third has heard of neither");
+    cluster.cut.clear();
+    assert_eq!(cluster.done(2, create("p/x", 9, "p")), Outcome::Created { limit: 9 });
+    assert!(granted(&cluster.done(2, acquire("p/x", 3, Hold::Counted))), "below the one that is there now");
+}
+
 /// The name begins anew with its first generation, which is another quota's.
 #[test]
 fn name_is_not_forgotten_while_a_quota_is_below_it() {

@@ -196,6 +196,8 @@ impl Sessions {
                 Outcome::Refused(Refusal::UnknownGrant | Refusal::QuotaDeleted | Refusal::Settled),
             ) => false,
             (Command::ReleaseGrant { .. }, Outcome::Unknown(UnknownReason::IncarnationLost)) => false,
+            // It comes back by itself.
+            (Command::Release { .. }, Outcome::Refused(Refusal::Refills)) => false,
             (_, Outcome::Refused(_)) => call.command.is_release(),
             (_, Outcome::Unknown(_)) => call.is_watched(),
             _ => false,
