@@ -357,6 +357,7 @@ fn objection(command: &Command) -> Option<Reason> {
     let (quota, amount) = match command {
         Command::Acquire { quota, amount, .. } | Command::Release { quota, amount } => (quota, *amount),
         Command::Create { quota, limit, .. } | Command::SetLimit { quota, limit } => (quota, *limit),
+        Command::Reclaim { lost, .. } if lost.is_empty() => return Some(Reason::NothingLost),
         Command::Reclaim { quota, in_use, .. } => (quota, in_use.saturating_add(1)),
         Command::Delete { quota } => (quota, 1),
         Command::ReleaseGrant { used, .. } => return (*used < 0).then_some(Reason::InvalidAmount),

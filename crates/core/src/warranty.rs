@@ -147,18 +147,17 @@ impl Issuer {
         Self { mark: Mark::restore(mark), ..Self::default() }
     }
 
-    /// Begins to serve, in this start. `was_lost` says that an earlier incarnation's storage is gone, and its mark with
-    /// it.
-    pub fn resume(&mut self, now: Now, epsilon: u64, start: Start, was_lost: bool) {
-        // Whatever the lost storage's mark was, nothing that rests on it lasts for longer than a lease from now.
-        if was_lost {
-            self.mark.set(now.wall.saturating_add_unsigned(LEASE));
+    /// Begins to serve, in this start. For so long from now something may rest on what an earlier incarnation's storage had, which is gone,
+    /// and its mark with it: `lost_for`, zero if nothing does.
+    pub fn resume(&mut self, now: Now, epsilon: u64, start: Start, lost_for: u64) {
+        let until = now.wall.saturating_add_unsigned(lost_for);
+        if lost_for > 0 && self.mark.wall() < until {
+            self.mark.set(until);
         }
 
         let mark = self.mark.wall();
         let wall = mark.saturating_add_unsigned(epsilon);
-        let least = if was_lost { LEASE } else { 0 };
-        let mono = now.mono + least + if was_lost { 2 * epsilon } else { 0 };
+        let mono = now.mono + lost_for;
 
         // A right lasts no longer than a lease, nor does what rests on it: by the monotonic clock it is over then in
         // any case.
@@ -452,7 +451,7 @@ mod tests {
     /// An issuer of an object that was read often enough.
     fn issuer() -> Issuer {
         let mut issuer = Issuer::default();
-        issuer.resume(at(0), EPSILON, start(1), false);
+        issuer.resume(at(0), EPSILON, start(1), 0);
         issuer.note_agreed(at(0), Some(at(0).wall), Some(at(0).wall), EPSILON);
         for read in 1..=5 {
             issuer.note_reads(at(read * 100 * MILLISECOND), "x", 1);
@@ -530,7 +529,7 @@ mod tests {
         assert!(dirty);
         let restored = || {
             let mut next = Issuer::restore(mark);
-            next.resume(at(2 * SECOND), EPSILON, start(2), false);
+            next.resume(at(2 * SECOND), EPSILON, start(2), 0);
             next
         };
         let mut next = restored();
@@ -547,11 +546,11 @@ mod tests {
         assert!(alone.over_at(Now { mono: 2 * SECOND + LEASE + 2 * EPSILON, ..ahead }, "any").is_none());
         // A mark that a clock set which was ahead is brought back.
         let mut far = Issuer::restore(mark + 3_600 * SECOND as i64);
-        far.resume(at(2 * SECOND), EPSILON, start(2), false);
+        far.resume(at(2 * SECOND), EPSILON, start(2), 0);
         far.note_agreed(at(2 * SECOND), Some(at(2 * SECOND).wall), Some(at(2 * SECOND).wall), EPSILON);
         assert_eq!(far.take_mark(), (at(3 * SECOND + LEASE + 2 * EPSILON).wall, true));
         let mut lost = Issuer::default();
-        lost.resume(at(2 * SECOND), EPSILON, start(1), true);
+        lost.resume(at(2 * SECOND), EPSILON, start(1), LEASE + 2 * EPSILON);
         assert!(lost.over_at(at(2 * SECOND), "any").expect("something may be out") > 2 * SECOND + LEASE);
         // One clock that shows an earlier time is no reason to take it for one that was ahead.
         let mut doubted = restored();
@@ -560,7 +559,7 @@ mod tests {
         assert_eq!(doubted.take_mark(), (mark, false));
         // A clock that was far behind when the storage was lost leaves no mark in the past.
         let mut behind = Issuer::default();
-        behind.resume(Now { wall: 5, mono: 2 * SECOND }, EPSILON, start(1), true);
+        behind.resume(Now { wall: 5, mono: 2 * SECOND }, EPSILON, start(1), LEASE);
         behind.note_agreed(at(2 * SECOND), Some(at(2 * SECOND).wall), Some(at(2 * SECOND).wall), EPSILON);
         assert!(behind.take_mark().0 >= at(2 * SECOND + LEASE).wall);
     }

@@ -17,6 +17,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -118,6 +119,8 @@ pub(crate) struct Parts {
     pub(crate) figures: Arc<FigureDesk>,
     /// Where the forecaster asks for demand.
     pub(crate) demand: Arc<DemandDesk>,
+    /// True while a person's word that earlier storage is lost, if there was one, is not used up.
+    pub(crate) permission: AtomicBool,
 }
 
 /// One site's machine with its storage, for one life.
@@ -205,11 +208,16 @@ enum After {
 
 impl Engine {
     /// Opens the machine on its storage.
-    pub(crate) fn open(parts: Arc<Parts>, mut store: Box<dyn Store>, name: &str) -> Result<Self, OpenFailure> {
+    pub(crate) fn open(
+        parts: Arc<Parts>,
+        config: node::Config,
+        mut store: Box<dyn Store>,
+        name: &str,
+    ) -> Result<Self, OpenFailure> {
         let clock = Clock::start();
         let last = store.last();
         let seed = RandomState::new().hash_one(name);
-        let node = Node::open(parts.config.clone(), seed, last, store.reader(), clock.now())?;
+        let node = Node::open(config, seed, last, store.reader(), clock.now())?;
         let writer = store.writer().ok_or(OpenFailure::NoWriter)?;
         let (mailbox, sync_times) = (Arc::clone(&parts.mailbox), Arc::clone(&parts.sync_times));
         let gather = Gather::start(writer, last, name, mailbox, sync_times)?;
@@ -282,9 +290,17 @@ impl Engine {
                 return Ok(());
             }
 
-            // The services run on this thread too, and have to take requests in between two turns.
+            // The services run on this thread too, and have to take requests in between two turns. A site that always has more to do is
+            // stopped all the same.
             if matches!(after, After::GoOn) {
-                tokio::task::yield_now().await;
+                tokio::select! {
+                    biased;
+                    most = &mut stop, if give_up.is_none() => {
+                        give_up = Some(Instant::now() + most);
+                        self.start_drain()?;
+                    }
+                    () = tokio::task::yield_now() => {}
+                }
                 continue;
             }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -450,13 +451,6 @@ fn open(blueprint: &Blueprint) -> Result<(Arc<Parts>, Driven), StartError> {
     let others = topology.members().into_iter().filter(|member| *member != topology.me);
     let parts = parts(blueprint, Links::new(others, blueprint.delays.clone()));
     let (engine, has_storage) = open_with_room(blueprint, &parts)?;
-
-    // The permission would work again each time that the volume is not mounted. So a site with data refuses it at once, and it does
-    // not stay in a script.
-    if blueprint.new_storage == NewStorage::Permitted && engine.incarnation() > Incarnation(0) {
-        let (site, incarnation) = (blueprint.name.clone(), engine.incarnation().0);
-        return Err(StartError::NotNew { site, data: data(blueprint).display().to_string(), incarnation });
-    }
     Ok((parts, Driven::Machine(Box::new(engine), has_storage)))
 }
 
@@ -472,6 +466,7 @@ fn parts(blueprint: &Blueprint, links: Links) -> Arc<Parts> {
         health: blueprint.health.clone(),
         figures: Arc::new(FigureDesk::new()),
         demand: Arc::clone(&blueprint.demand),
+        permission: AtomicBool::new(true),
     })
 }
 
@@ -487,7 +482,17 @@ fn open_floor(blueprint: &Blueprint, load: Load) -> Result<(Arc<Parts>, Driven),
 /// has the site's storage.
 fn open_with_room(blueprint: &Blueprint, parts: &Arc<Parts>) -> Result<(Engine, bool), StartError> {
     match open_store(blueprint) {
-        Ok(store) => Ok((open_engine(blueprint, parts, store)?, true)),
+        Ok(store) => {
+            let engine = open_engine(blueprint, parts, store)?;
+            // The permission would work again each time that the volume is not mounted. So a site with data refuses it at once, and it
+            // does not stay in a script.
+            let is_permitted = blueprint.new_storage == NewStorage::Permitted && parts.permission.load(Relaxed);
+            if is_permitted && engine.incarnation() > Incarnation(0) {
+                let (site, incarnation) = (blueprint.name.clone(), engine.incarnation().0);
+                return Err(StartError::NotNew { site, data: data(blueprint).display().to_string(), incarnation });
+            }
+            Ok((engine, true))
+        }
         Err(StartError::Storage(full @ OpenError::Full { .. })) => {
             if parts.health.borrow().readiness != Some(Readiness::StorageFull) {
                 error!("{full}; the site does not serve until then");
@@ -511,7 +516,13 @@ fn open_store(blueprint: &Blueprint) -> Result<Box<dyn Store>, StartError> {
 }
 
 fn open_engine(blueprint: &Blueprint, parts: &Arc<Parts>, store: Box<dyn Store>) -> Result<Engine, StartError> {
-    Engine::open(Arc::clone(parts), store, &blueprint.name).map_err(|failure| unopened(blueprint, failure))
+    let mut config = parts.config.clone();
+    config.new_storage = match blueprint.new_storage {
+        NewStorage::Waits => false,
+        NewStorage::Joins => true,
+        NewStorage::Permitted => parts.permission.load(Relaxed),
+    };
+    Engine::open(Arc::clone(parts), config, store, &blueprint.name).map_err(|failure| unopened(blueprint, failure))
 }
 
 fn unopened(blueprint: &Blueprint, failure: OpenFailure) -> StartError {
@@ -612,6 +623,11 @@ async fn drive(
             },
         };
 
+        // A person's word is about the storage with which the process began. It is used up once that has an incarnation, and says nothing of
+        // what takes its place: else two processes that are one site by mistake would replace each other for ever.
+        if engine.incarnation() > Incarnation(0) || matches!(ended, Err(Failure::Stale(_))) {
+            parts.permission.store(false, Relaxed);
+        }
         match ended {
             Ok(()) => break,
             // Storage that failed once is not trusted again in this process: a person looks at the disk, then starts the site.

@@ -32,6 +32,15 @@ impl Places {
     }
 
     fn try_start(&self, at: usize, new_storage: NewStorage) -> Result<SiteHandle, StartError> {
+        self.try_start_at((at, self.ports[at]), self.data(at), new_storage)
+    }
+
+    fn try_start_at(
+        &self,
+        (at, port): (usize, u16),
+        data: PathBuf,
+        new_storage: NewStorage,
+    ) -> Result<SiteHandle, StartError> {
         let sites = REGIONS.iter().zip(&self.ports);
         let sites: Vec<String> = sites
             .map(|(region, port)| format!("{{ region = \"{region}\", address = \"127.0.0.1:{port}\" }}"))
@@ -40,12 +49,12 @@ impl Places {
             "cluster = \"test\"\nregions = [\"us\", \"eu\", \"ap\"]\nregion = \"{}\"\ndata = \"unused\"\n\
              listen = \"127.0.0.1:{}\"\nsites = [{}]\n",
             REGIONS[at],
-            self.ports[at],
+            port,
             sites.join(", ")
         );
         let mut config = ServeConfig::parse(&text, Path::new("site.toml")).expect("a configuration").site();
-        std::fs::create_dir_all(self.data(at)).expect("a directory");
-        config.storage = Storage::Directory(self.data(at));
+        std::fs::create_dir_all(&data).expect("a directory");
+        config.storage = Storage::Directory(data);
         config.storage_options.segment_bytes = 16 << 20;
         config.http = Some(Listen::On("127.0.0.1:0".to_owned()));
         config.new_storage = new_storage;
@@ -176,6 +185,31 @@ fn lost_storage_that_comes_back_is_moved_aside_whole() {
     std::fs::rename(places.root.path().join("second"), places.data(1)).expect("put back");
     let eu = places.start_ready(1);
     assert!(http(&eu, "/metrics").contains("slackline_incarnation 2\n"));
+    [us, eu, ap].into_iter().for_each(drain);
+}
+
+/// A second process is started as the same site, on an empty directory and with a person's word, while the first runs, which was started so
+/// before. It takes the first one's place; the word that the first was given is used up, so that one waits, and they do not take turns.
+#[test]
+fn word_that_storage_is_lost_says_nothing_of_what_takes_its_place() {
+    let places = Places::new();
+    let (us, eu, ap) = (places.start(0), places.start(1), places.start(2));
+    assert!([&us, &eu, &ap].iter().all(|site| site.wait_ready(PATIENCE)));
+    drain(eu);
+    std::fs::remove_dir_all(places.data(1)).expect("lost");
+    let eu = places.try_start(1, NewStorage::Permitted).expect("starts");
+    assert!(eu.wait_ready(PATIENCE));
+
+    let port = slackline_server::ports::free(1).expect("a free port")[0];
+    let elsewhere = places.root.path().join("elsewhere").join("data");
+    let second = places.try_start_at((1, port), elsewhere, NewStorage::Permitted).expect("starts");
+    wait_for("the first is moved aside", || places.beside(1).contains("data.stale-2"));
+    wait_for("what is new waits", || http(&eu, "/healthz").contains("awaiting_new_storage"));
+    std::thread::sleep(Duration::from_secs(3));
+    let names = places.beside(1);
+    assert!(names.iter().map(String::as_str).eq(["data", "data.stale-2"]), "nothing else was moved aside: {names:?}");
+    assert!(http(&eu, "/healthz").contains("awaiting_new_storage"));
+    drain(second);
     [us, eu, ap].into_iter().for_each(drain);
 }
 

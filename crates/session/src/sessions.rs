@@ -176,7 +176,16 @@ impl Sessions {
     pub fn abandon(&mut self, key: CallKey, now: Time) {
         // It ended while its caller went away: nobody else knows of the grant, so it is released here.
         let call = &mut self.calls[key];
-        if let Audience::Told(_) = call.audience {
+        if let Audience::Told(reply) = &call.audience {
+            // It was told that it is in doubt, and went away before it heard so: nobody has the id, and could ask.
+            let is_in_doubt = matches!(reply, Reply::InDoubt) && call.command.is_acquire();
+            if let Some(id) = call.id.filter(|_| is_in_doubt)
+                && self.windows.take_up(id, key)
+            {
+                call.audience = Audience::Gone;
+                call.terms.deadline = now + WATCH;
+                return self.watch(key);
+            }
             let Finished { reply, command, .. } = self.calls.take(key);
             if let Reply::Answered(outcome) = reply {
                 self.give_back(&command, &outcome, now);

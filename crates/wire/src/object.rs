@@ -406,7 +406,7 @@ impl Field<Option<v1::Tree>> for Tree {
             None => Ok(Tree::Flat),
             Some(Order::Near(_)) => Ok(Tree::Near),
             Some(Order::Given(given)) => {
-                let groups = at_most(given.groups, MEMBERS, name)?;
+                let groups = at_most(given.groups, CLAUSES, name)?;
                 let region = |region: u32| Field::from_wire(region, name);
                 let group = |group: v1::Group| at_most(group.regions, MEMBERS, name)?.into_iter().map(region).collect();
                 Ok(Tree::Given(groups.into_iter().map(group).collect::<Result<_, _>>()?))

@@ -18,6 +18,9 @@ use crate::output::{Table, counted, list};
 use crate::session::Connection;
 use crate::waited::{Answered, Waited};
 
+/// For so long a grant is not printed while its site is asked how it is given back.
+const KNOWN: Duration = Duration::from_millis(100);
+
 /// Creates and uses quotas
 #[derive(Args)]
 #[command(
@@ -303,10 +306,16 @@ impl Acquire {
                 call = call.at(site);
             }
             let grant = call.await.done()?;
-            // Only people are told how it is given back. The site that granted it knows whether it is, and asks nobody.
+            // Only people are told how it is given back. The site that granted it knows whether it is, and asks nobody. Nobody waits for that
+            // with a grant that is not printed yet.
+            let site = grant.site();
+            let region = site.split(':').next().unwrap_or_default();
             let known = match json || grant.expires_at().is_some() {
                 true => None,
-                false => client.quota(&name).at(&grant.site()).known().await.ok(),
+                false => {
+                    let quota = client.quota(&name).at(region);
+                    tokio::time::timeout(KNOWN, quota.known()).await.ok().and_then(Result::ok)
+                }
             };
             Ok(granted(&grant, known.is_some_and(|known| known.refill > 0)))
         })

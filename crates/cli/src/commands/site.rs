@@ -102,13 +102,16 @@ impl Add {
             let topology = client.topology();
             let introduced = slackline::introduce(&address, patience).await;
             let introduced = introduced.map_err(|why| {
-                Finish::Said(format!(
+                Finish::Failed(format!(
                     "{address} does not say who it is ({why}): start the site there first; it waits until it is added"
                 ))
             })?;
             let slackline::Introduced { site, topology: its } = introduced;
             let known = topology.regions.len();
             let objection = match () {
+                () if address.contains('/') => {
+                    Some("an address is a host and a port, like sa.example.net:7400".to_owned())
+                }
                 () if its.cluster != topology.cluster => {
                     Some(format!("it belongs to cluster {:?}, and this is {:?}", its.cluster, topology.cluster))
                 }
@@ -128,9 +131,11 @@ impl Add {
                 () => None,
             };
             if let Some(why) = objection {
-                return Err(Finish::Said(format!("the site at {address} cannot join as {name}: {why}")));
+                return Err(Finish::Failed(format!("the site at {address} cannot join as {name}: {why}")));
             }
-            let number = client.change_members(site, SeatChange::Joins, &format!("{name} {address}")).await.done()?;
+            // Which lane it is of, its number says.
+            let label = format!("{} {address}", its.regions[usize::from(site.region)]);
+            let number = client.change_members(site, SeatChange::Joins, &label).await.done()?;
             Ok(changed(&name, number, format!("{name} is a member: change {number}")))
         })
     }

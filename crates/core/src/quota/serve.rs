@@ -10,7 +10,7 @@ use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use super::tree::{Break, Path, is_name_below};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, is_name};
 use crate::avantan::{Charter, Lifecycle};
-use crate::clock::{MILLISECOND, Now};
+use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::codec::Malformed;
 use crate::id::{GrantId, SessionId, SiteSet};
 use crate::machine::View;
@@ -208,6 +208,7 @@ impl Quotas {
 
         // More is out than the limit, wherever one asks; what comes back is not for this request.
         if quota.avantan.share.table.is_over() && stays.is_none() {
+            self.ask_whether_it_is_paid(turn, at);
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
@@ -246,6 +247,20 @@ impl Quotas {
         self.seek(turn, at);
         self.schedule(at);
         None
+    }
+
+    /// What is out beyond the limit may be back already, by a round that this site has missed, and at rest nobody would tell. Who hears
+    /// which instance is the newest here sends what came after it.
+    fn ask_whether_it_is_paid(&mut self, turn: &mut Turn, at: usize) {
+        let now = turn.here.now.mono;
+        let activity = self.list[at].activity(&turn.here);
+        let is_old = |peer: usize| now >= activity.peers[peer].told.at.saturating_add(SECOND);
+        let others = (0..turn.here.peers.len()).filter(|&peer| peer != turn.here.position);
+        let old: Vec<usize> =
+            others.filter(|&peer| turn.here.peers[peer].is_up(turn.here.now) && is_old(peer)).collect();
+        for peer in old {
+            self.tell(turn, at, peer);
+        }
     }
 
     /// Grants tokens that are free: fewer tokens at all levels, the grant's number and its row become durable in one batch with the

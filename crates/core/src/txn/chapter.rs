@@ -60,6 +60,10 @@ impl Chapter for Txns {
         Ok(self.participant.restored((self.me, incarnation), reader)?)
     }
 
+    fn counts_uptime(&self) -> bool {
+        self.participant.counts_uptime()
+    }
+
     fn withholds_from(&self, region: u16) -> bool {
         self.participant.leaves.withholds_from(region)
     }

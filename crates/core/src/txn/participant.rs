@@ -35,7 +35,7 @@ use crate::object::{Abort, Cause, Change, ObjectKey, Part, Rank};
 use crate::right::{Start, WarrantyNumber};
 use crate::rows::NUMBERS;
 use crate::turn::{Here, Trust, Turn};
-use crate::warranty::{FARTHEST, Issued, Issuer};
+use crate::warranty::{FARTHEST, Issued, Issuer, LEASE};
 
 /// The most transactions in which a site takes part at a time, those that it has refused and not forgotten included.
 const PARTS: usize = 262_144;
@@ -139,9 +139,13 @@ impl Participant {
     /// The site serves, in this start.
     pub(super) fn resume(&mut self, here: &Here, start: Start) {
         // A predecessor may have issued rights of which this storage has no mark: writes wait for the longest that such
-        // rights can last, or a holder would rely on a value that is changed under it.
-        let was_lost = start.incarnation > Incarnation(1) && self.numbers == Numbers::default();
-        self.issuer.resume(here.now, here.config.epsilon, start, was_lost);
+        // rights can last, or a holder would rely on a value that is changed under it. A later start waits for the rest of that.
+        let epsilon = here.config.epsilon;
+        if start.incarnation > Incarnation(1) && self.numbers == Numbers::default() {
+            (self.numbers.lost_until, self.is_dirty) = (here.uptime + LEASE + 2 * epsilon, true);
+        }
+        let left = self.numbers.lost_until.saturating_sub(here.uptime);
+        self.issuer.resume(here.now, epsilon, start, left);
 
         // Answers to an earlier life's inquiries are not to be expected, so each doubt is taken up at once. The order
         // is that of the ids: the same storage gives the same effects.
@@ -173,6 +177,11 @@ impl Participant {
         }
     }
 
+    /// True while a start would have to wait for what may rest on a lost predecessor: how long, the uptime says.
+    pub(super) fn counts_uptime(&self) -> bool {
+        self.numbers.lost_until > 0
+    }
+
     /// The keys of its rows.
     pub(super) fn rows(&self) -> impl Iterator<Item = Vec<u8>> {
         self.entries.keys().map(|id| row::participant_key(*id)).chain([vec![NUMBERS]]).chain(self.leaves.rows())
@@ -193,6 +202,10 @@ impl Participant {
     /// [`crate::object::TRANSACTION_BYTES`].
     pub(super) fn tick(&mut self, turn: &mut Turn, table: &Table, calls: &mut Calls) {
         self.issuer.sweep(turn.here.now);
+
+        if self.numbers.lost_until > 0 && self.numbers.lost_until <= turn.here.uptime {
+            (self.numbers.lost_until, self.is_dirty) = (0, true);
+        }
 
         // This is noted durably the first time that it is true. Rights that later lives issue may bind again, but none
         // of them is over what was lost.

@@ -18,6 +18,9 @@ pub(super) struct Numbers {
     pub(super) rights: i64,
     /// An operator's word about the objects of earlier incarnations.
     pub(super) loss: Loss,
+    /// The uptime of the site, over all its lives, until which something may rest on what its lost predecessor had; zero if that is over. A
+    /// mark of rights does not tell: the wall clock may have been behind when it was set.
+    pub(super) lost_until: u64,
 }
 
 /// An operator's word about objects that were lost with an earlier incarnation's storage.
@@ -40,6 +43,10 @@ impl Numbers {
         put_i64(&mut row, self.deadline);
         put_i64(&mut row, self.rights);
         row.push(self.loss as u8);
+        // An earlier version has no such number, and opens what this one wrote once it is zero.
+        if self.lost_until > 0 {
+            put_u64(&mut row, self.lost_until);
+        }
         row
     }
 
@@ -55,6 +62,7 @@ impl Numbers {
                 1 => Loss::Accepted,
                 _ => Loss::Settled,
             },
+            lost_until: if cursor.0.is_empty() { 0 } else { cursor.u64()? },
         };
         cursor.end()?;
         Ok(numbers)
@@ -213,7 +221,9 @@ mod tests {
         let row = CoordinatorRow { low: 1000, digest: u64::MAX, deadline: 9, participants, is_committed: true };
         let key = coordinator_key(id.session, id.sequence);
         assert_eq!(CoordinatorRow::decode(&key, &row.encode()), Ok((id.session, id.sequence, row)));
-        let numbers = Numbers { versions: 9, deadline: -1, rights: i64::MAX, loss: Loss::Accepted };
-        assert_eq!(Numbers::decode(&numbers.encode()), Ok(numbers));
+        for lost_until in [0, 21] {
+            let numbers = Numbers { versions: 9, deadline: -1, rights: i64::MAX, loss: Loss::Accepted, lost_until };
+            assert_eq!(Numbers::decode(&numbers.encode()), Ok(numbers));
+        }
     }
 }

@@ -106,6 +106,42 @@ fn new_storage_that_joined_on_a_clock_ahead_takes_writes_when_it_is_set_right() 
     }
 }
 
+/// Its wall clock is behind when it begins, and set right before it has heard from the others what they show: the rest of the time is
+/// waited for by what the site has been up.
+#[test]
+fn new_storage_that_starts_again_at_once_takes_no_writes_before_what_was_lost_is_over() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(2 * SECOND);
+    cluster.kill(0);
+    cluster.hosts[0].put_back(Default::default());
+    cluster.hosts[0].wall -= HOUR;
+    let since = cluster.now;
+    cluster.start(0);
+    let is_ready =
+        |cluster: &Cluster| cluster.hosts[0].node.as_ref().is_some_and(|node| node.readiness() == Readiness::Ready);
+    while !is_ready(&cluster) {
+        cluster.run(MILLISECOND);
+    }
+    cluster.kill(0);
+    cluster.hosts[0].wall += HOUR;
+    cluster.start(0);
+    cluster.responses.clear();
+    cluster.run(2 * SECOND);
+    loop {
+        let outcome = commit(&mut cluster, 0, put(&[&key(0, "x")], "1"));
+        if outcome == committed(1) {
+            break;
+        }
+        assert_eq!(cause(&outcome), Some(Cause::DeadlinePassed));
+    }
+    let waited = cluster.now - since;
+    assert!(waited >= LEASE, "a write waits for what was lost for {waited} µs");
+
+    // It is over: another start waits for nothing.
+    restart(&mut cluster, 0);
+    assert_eq!(commit(&mut cluster, 0, put(&[&key(0, "x")], "2")), committed(1));
+}
+
 /// Its holder is gone, so nobody can give the right up.
 #[test]
 fn write_does_not_wait_for_longer_than_a_right_lasts_when_the_clock_was_ahead() {

@@ -126,6 +126,31 @@ fn site_that_was_cut_off_when_the_limit_was_lowered_is_told_once_it_can_be() {
     assert_eq!((all_tokens(&cluster), cluster.share(2, "gpus").table.excess), (20, 0));
 }
 
+/// It misses the round that pays the excess, and starts again when the quota is at rest: nobody tells it by himself.
+#[test]
+fn site_that_missed_that_the_excess_is_paid_asks_when_it_refuses() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert!(granted(&cluster.done(0, acquire(80))));
+    cluster.run(3 * SECOND);
+    assert!(matches!(cluster.done(1, set(50)), Outcome::LimitSet { limit: 50, .. }));
+    cluster.run(3 * SECOND);
+    cluster.cut = vec![(0, 2), (1, 2)];
+    assert_eq!(cluster.done(0, release(45)), Outcome::Released { amount: 45 });
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.share(0, "gpus").table.excess, 0);
+    cluster.kill(2);
+    cluster.run(200 * SECOND);
+    cluster.cut.clear();
+    cluster.start(2);
+    cluster.run(60 * SECOND);
+    assert!(cluster.share(2, "gpus").table.excess > 0, "it has not heard of it");
+
+    assert!(is_exhausted(&cluster.done(2, acquire(1))));
+    cluster.run(2 * SECOND);
+    assert!(granted(&cluster.done(2, acquire(1))), "it is told that the excess is paid");
+}
+
 #[test]
 fn limit_lowered_while_a_site_grants_what_it_kept_is_never_exceeded_by_more_than_the_excess() {
     let mut cluster = Cluster::new(3);

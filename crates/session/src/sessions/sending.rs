@@ -20,7 +20,8 @@ impl Sessions {
     /// True if [`Sessions::next_request`] would give something.
     pub fn has_something_to_send(&self) -> bool {
         let may_read = || !self.stream.is_relayed() && self.reads.has_queued();
-        let has_room = || self.wants_session() || self.windows.roomiest().is_some();
+        let may_make_room = || self.windows.len() >= SESSIONS && self.windows.has_doubts();
+        let has_room = || self.wants_session() || self.windows.roomiest().is_some() || may_make_room();
         let may_leave = || !self.queue.resend.is_empty() || self.has_fresh() && has_room();
         self.stream.is_open() && (!self.queue.outbox.is_empty() || may_read() || self.may_take_off() && may_leave())
     }
@@ -49,6 +50,9 @@ impl Sessions {
 
         if !self.may_take_off() {
             return None;
+        }
+        if self.windows.len() >= SESSIONS && self.has_fresh() {
+            self.windows.make_room();
         }
 
         // What is in doubt goes first: its callers have waited longest.

@@ -395,6 +395,44 @@ fn dropped_acquire_with_its_reply_unread_is_given_back() {
     assert!(matches!(batch.operations[0].operation, Operation::ReleaseGrant { grant, .. } if grant.number == 33));
 }
 
+/// The time at which its caller goes away is that of its deadline.
+#[test]
+fn dropped_acquire_with_its_doubt_unread_is_given_back_when_it_turns_out_granted() {
+    let mut script = Script::connected();
+    let key = script.submit(acquire(5));
+    script.batch().expect("nothing is under way");
+    script.sweep(11 * SECOND);
+    script.book.abandon(key, script.now);
+    let asks = std::iter::from_fn(|| script.book.next_request(script.now));
+    assert!(asks.into_iter().any(|request| request == Request::Ask { operation: id(1, 1) }), "it is asked about");
+    script.answer(1, &[(1, granted(1))]);
+    let batch = script.batch().expect("the undoing");
+    assert_eq!(batch.operations[0].operation, Operation::Release { quota: "gpus".into(), amount: 5 });
+}
+
+/// The first call of each window is in doubt, and holds its mark back.
+#[test]
+fn doubts_that_fill_every_session_do_not_keep_a_call_from_leaving() {
+    let mut script = Script::connected();
+    for session in 1..=64 {
+        if session > 1 {
+            script.book.opened(INCARNATION, SessionId(session));
+        }
+        let windows = &mut script.book.windows;
+        let position = windows.position(SessionId(session)).expect("it is open");
+        for _ in 0..SESSION_WINDOW {
+            windows[position].give(0);
+        }
+        (2..=SESSION_WINDOW).for_each(|sequence| windows[position].settle(sequence));
+        windows.doubt(id(session, 1), script.now);
+        assert_eq!(windows[position].room(), 0);
+    }
+    script.submit(acquire(1));
+    assert!(script.book.has_something_to_send());
+    let batch = script.batch().expect("a healthy site is sent a call");
+    assert_eq!((batch.session, sequences(&batch)), (SessionId(1), vec![SESSION_WINDOW + 1]), "the oldest is let go of");
+}
+
 #[test]
 fn dropped_acquire_in_doubt_is_asked_about_and_not_repeated() {
     let mut script = Script::connected();

@@ -218,6 +218,29 @@ impl Windows {
         }
     }
 
+    /// The call goes on that this was reported of as unknown, to nobody. False if that was let go of since.
+    pub(super) fn take_up(&mut self, id: OperationId, key: CallKey) -> bool {
+        let is_it =
+            |(_, session, sequence): &(Time, SessionId, u64)| (*session, *sequence) == (id.session, id.sequence);
+        let Some((at, position)) = self.doubts.iter().position(is_it).zip(self.position(id.session)) else {
+            return false;
+        };
+        let session = &mut self.sessions[position];
+        let is_its = session.incarnation == id.incarnation;
+        let Some(entry) = session.entry(id.sequence).filter(|_| is_its) else { return false };
+        *entry = Entry::Call(key);
+        self.doubts.remove(at);
+        true
+    }
+
+    /// Lets go of the oldest of what was reported as unknown until a session has room: what is new goes before what somebody may still ask
+    /// about.
+    pub(super) fn make_room(&mut self) {
+        while self.roomiest().is_none() && !self.doubts.is_empty() {
+            self.let_go_of_oldest_doubt();
+        }
+    }
+
     /// Lets go of what was reported as unknown so long ago that nobody will ask.
     pub(super) fn let_go(&mut self, now: Time) {
         while self.doubts.front().is_some_and(|(until, ..)| *until <= now) {
@@ -230,6 +253,11 @@ impl Windows {
         if let Some(position) = self.position(id) {
             self.sessions[position].settle(sequence);
         }
+    }
+
+    /// True if something was reported as unknown, and may be let go of.
+    pub(super) fn has_doubts(&self) -> bool {
+        !self.doubts.is_empty()
     }
 
     /// Asserts what always holds between the fields.

@@ -176,6 +176,7 @@ fn moved(
     if ends.any(|worse| Some(worse) != outcome) {
         return Err(format!("living members have applied {key:?} differently"));
     }
+    let is_applied = members.iter().any(|(_, a)| a.is_some_and(|account| account.has_applied(key).is_some()));
     let (mut pending, mut booked, mut applied) = (0, 0, 0);
     for (row, account) in &members {
         let own = account.as_ref().and_then(|account| account.has_applied(key));
@@ -186,13 +187,18 @@ fn moved(
                 pending += if is_open { change(row, worse) } else { 0 };
             }
             (Some(_), None) => booked += change(row, false),
-            (None, Some(worse)) => booked -= change(row, worse),
+            // Only who is dead has applied it, so all members had accepted it. Whatever the living will hear of it, what they were to give
+            // is gone: it was granted there, or is lost.
+            (None, None) if alive(account) && is_applied => {
+                let is_open = account.is_some_and(|account| account.open == Some(key));
+                pending += if is_open { change(row, true) } else { 0 };
+            }
             _ => {}
         }
     }
 
     // For the worse: only where two members are lost, and what nobody gained is lost with them.
-    if outcome == Some(true) {
+    if outcome == Some(true) || (outcome.is_none() && is_applied) {
         booked = -applied - pending;
     }
     Ok((pending, booked))
