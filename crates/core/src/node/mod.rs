@@ -392,6 +392,10 @@ impl Node {
         peer.position = 0;
         peer.offset = None;
         peer.vouched = None;
+        if incarnation == Incarnation::GONE {
+            // A round told of it before the change that is behind it came here: it is given nothing from now on, as nobody takes it.
+            peer.heard = None;
+        }
         self.identity.meet_incarnation(at);
         let chapters = self.chapters.all_mut().into_iter();
         chapters.for_each(|chapter| chapter.meet(now, at, peer, replaced));
@@ -412,6 +416,15 @@ impl Node {
 
         // Who is gone has a last word with nobody.
         if peer.gone && !greeting {
+            self.metrics.ignored += 1;
+            return None;
+        }
+
+        // Whose seat is new, and of which nobody here has heard, has no past: what it has is another cluster's, though of the same name. One
+        // that joined while this site was away is heard of by others, who answer it; here it is once it serves, and says so by a ping.
+        let is_unheard_of = peer.since > 0 && peer.incarnation.max(peer.noted.0) == Incarnation(0);
+        let serves = matches!(message.body, Body::Site(SiteMessage::Ping { .. }));
+        if is_unheard_of && message.incarnation > Incarnation(0) && !serves {
             self.metrics.ignored += 1;
             return None;
         }

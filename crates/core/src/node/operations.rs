@@ -8,7 +8,8 @@ use rustc_hash::FxHashMap;
 use super::chapters::Chapters;
 use super::requests::Desk;
 use crate::api::{
-    Answer, BATCH_OPERATIONS, Batch, Outcome, Refusal, Response, SESSION_WINDOW, Submission, UnknownReason,
+    Answer, BATCH_OPERATIONS, Batch, NoSeat, Operation, Outcome, Refusal, Response, SESSION_WINDOW, SeatChange,
+    Submission, UnknownReason,
 };
 use crate::chapter::{Fate, Order};
 use crate::codec::{Cursor, Malformed};
@@ -37,8 +38,11 @@ impl Desk<'_> {
         session.raise(batch.low, turn.here.now.mono);
         let mut answers = Vec::with_capacity(batch.operations.len());
         let mut rests_on_mark = false;
+        let is_alone = batch.operations.len() == 1;
         for submission in batch.operations.into_iter().take(BATCH_OPERATIONS) {
             let Submission { sequence, timeout, operation } = submission;
+            // What takes the site out of the members sees nothing of what others in this call begin, nor do these of it.
+            let leaves = matches!(operation, Operation::Seat { change: SeatChange::Leaves, .. });
 
             // Once only: a sequence that is known gets its recorded outcome, and only a new one goes on to its chapter.
             // It is looked up before all else: a site that stops, or whose disk is full, refuses new operations only.
@@ -83,6 +87,12 @@ impl Desk<'_> {
                 }
                 // The line that makes an id take effect once: no other verdict leads to a chapter. One that is undecided creates or
                 // deletes a quota; its aim tells the chapter what has become of it.
+                Verdict::Fresh | Verdict::Undecided if leaves && !is_alone => {
+                    let outcome = Outcome::Refused(Refusal::NoSeat { why: NoSeat::HasTransactions, count: 1 });
+                    put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, &outcome);
+                    session.record(sequence, digest, outcome.clone());
+                    answers.push(Answer { sequence, outcome });
+                }
                 Verdict::Fresh | Verdict::Undecided => {
                     let order = Order { ticket, operation, timeout, low: session.low(), digest };
                     let Some(outcome) = carry_out(turn, chapters, view, session, ready, order) else {

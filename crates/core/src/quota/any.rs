@@ -127,6 +127,8 @@ impl Quotas {
             activity.leader.fail(moment(&turn.here), turn.out.rng, wanted);
         }
         self.serve(turn, at);
+        // Whoever waits here may have waited for this one.
+        self.seek(turn, at);
         self.lead_admin(turn, at);
         self.schedule(at);
     }

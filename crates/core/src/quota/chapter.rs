@@ -190,7 +190,7 @@ impl Chapter for Quotas {
     }
 
     fn meet(&mut self, now: Now, position: usize, peer: &Peer, replaces: bool) {
-        if replaces && !peer.gone {
+        if replaces && peer.incarnation < Incarnation::GONE {
             self.gifts.announcements.add_all(now, position);
             self.meet_storage(now.mono);
         }

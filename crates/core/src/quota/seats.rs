@@ -240,7 +240,8 @@ impl Quotas {
 
         // Who has answered a ping since gives it nothing any more, and what it gave before came before the answer. One that is down may have
         // given something that has not left it yet.
-        let may_give = |peer: &Peer| !peer.gone && peer.vouched.is_none_or(|vouched| vouched.mono <= since);
+        let has_answered = |peer: &Peer| peer.vouched.is_some_and(|vouched| vouched.mono > since.max(peer.up_since));
+        let may_give = |peer: &Peer| !peer.gone && !(peer.is_up(here.now) && has_answered(peer));
         // Nor may one be without the totals of gifts that this site tells of since it started, whether or not it is up.
         let others = here.peers.iter().enumerate().filter(|(_, peer)| peer.site != here.site.me);
         let is_untold = |at, peer: &Peer| !peer.gone && self.gifts.announcements.is_open_to(at);
@@ -307,6 +308,9 @@ impl Quotas {
         let behind = self.iter().filter(is_behind).map(Quota::number).collect();
         let before = here.peers[..here.position].iter().filter(|peer| peer.is_up(here.now)).count() as u64;
         self.seats = Seats { behind, look_at: Some(here.now.mono + before * PRECEDENCE), ..Seats::default() };
+
+        // Who is gone is told nothing.
+        self.gifts.announcements.open.retain(|told| !here.peers[told.peer].gone);
 
         // What each member last said is kept by position.
         for quota in &mut self.list {

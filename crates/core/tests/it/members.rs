@@ -1,13 +1,18 @@
 //! Scenarios of members that change, named subject_condition_outcome.
 
 use slackline_core::api::{
-    Hold, NoSeat, Operation, Outcome, Readiness, Refusal, Request, Response, SeatChange, Shown, UnknownReason,
+    Batch, Hold, NoSeat, Operation, Outcome, Readiness, Refusal, Request, Response, SeatChange, Shown, Submission,
+    UnknownReason,
 };
 use slackline_core::avantan::Charter;
+use slackline_core::avantan::subset::{self, Key};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::OperationId;
+use slackline_core::id::{Incarnation, OperationId};
+use slackline_core::machine::Input;
 use slackline_core::node::Stale;
 use slackline_core::object::Change;
+use slackline_core::peer::quota::QuotaMessage;
+use slackline_core::peer::{Body, PeerMessage};
 
 use crate::cluster::Cluster;
 use crate::quotas::granted;
@@ -358,6 +363,89 @@ fn site_that_drains_and_is_cut_off_grants_nothing_to_those_in_line() {
     assert_eq!(released, Outcome::Released { amount: 15 });
     cluster.run(SECOND);
     assert_eq!(cluster.outcome(2, waiting), Some(Outcome::Refused(Refusal::NotReady)), "nothing is granted there");
+}
+
+/// Its storage is that of another cluster with the same name and the same site in it, which knows of the others what is not so here.
+#[test]
+fn site_that_joins_with_the_storage_of_another_cluster_is_not_confirmed() {
+    let mut other = cluster(4);
+    assert!(granted(&other.done(3, acquire(7))));
+    other.run(60 * SECOND);
+    let storage = other.hosts[3].copy();
+
+    let mut cluster = cluster(3);
+    let new = cluster.add_host();
+    cluster.kill(new);
+    cluster.hosts[new].put_back(storage);
+    cluster.start(new);
+    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    cluster.run(20 * SECOND);
+    assert_eq!(readiness(&cluster, new), Readiness::Confirming, "a new seat has no past");
+    assert!((0..3).all(|at| readiness(&cluster, at) == Readiness::Ready), "nobody believes it");
+
+    // On new storage it joins.
+    cluster.kill(new);
+    cluster.hosts[new].put_back(Default::default());
+    cluster.start(new);
+    cluster.run(3 * SECOND);
+    assert_eq!(readiness(&cluster, new), Readiness::Ready);
+}
+
+/// A message of a round tells that a member is gone, before the change that says so has arrived.
+#[test]
+fn site_that_hears_by_a_round_that_a_member_is_gone_gives_it_nothing() {
+    let mut cluster = cluster(4);
+    for at in 0..4 {
+        let all = cluster.tokens(at, "gpus");
+        assert!(granted(&cluster.done(at, acquire(all))));
+    }
+    let operation = Operation::Acquire { quota: "gpus".into(), amount: 10, hold: Hold::Counted, waits: true };
+    cluster.submit(3, operation);
+    cluster.run(SECOND);
+    cluster.cut = (0..3).flat_map(|at| [(at, 3), (3, at)]).collect();
+
+    let key = Key { generation: 1, leader: Cluster::site(0), incarnation: Incarnation(1), sequence: 1 };
+    let message = Box::new(subset::Message::Accepted { key, dead: vec![(Cluster::site(3), Incarnation::GONE)] });
+    let body = Body::Quota(QuotaMessage::Subset { quota: "gpus".into(), message });
+    let message = PeerMessage { incarnation: Incarnation(1), position: 1, epoch: 0, members: 0, body };
+    cluster.feed(1, Input::Message { from: Cluster::site(0), message });
+    let released = cluster.done(1, Operation::Release { quota: "gpus".into(), amount: 15 });
+    assert_eq!(released, Outcome::Released { amount: 15 });
+    cluster.run(SECOND);
+    assert_eq!(cluster.tokens(1, "gpus"), 15, "nothing is given to a member that is gone");
+
+    // It is a member no longer, and the count is exact.
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(0, seat(3, SeatChange::Lost)), Outcome::Seated { number: 1 });
+    cluster.run(10 * SECOND);
+    assert_eq!(in_use(&mut cluster, 0), 75);
+}
+
+/// A batch brings what several callers ask for at once.
+#[test]
+fn site_that_may_leave_begins_nothing_of_the_same_batch() {
+    for is_first in [true, false] {
+        let mut cluster = cluster(3);
+        assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+        cluster.run(5 * SECOND);
+        let (site, incarnation, session) = cluster.session(2);
+        let write = Txn::new().put(&key(2, "x"), "1").operation();
+        let mut operations = vec![seat(2, SeatChange::Leaves), write];
+        if !is_first {
+            operations.reverse();
+        }
+        // The first was the word to drain.
+        let first = 2;
+        let operations = (first..).zip(operations);
+        let operations = operations.map(|(sequence, operation)| Submission { sequence, timeout: 2_000_000, operation });
+        let batch = Batch { site, incarnation, session, low: 1, operations: operations.collect() };
+        cluster.request(2, 1, Request::Batch(batch));
+        cluster.run(4 * SECOND);
+        let outcomes = [first, first + 1].map(|sequence| cluster.outcome(2, sequence));
+        let is_written = outcomes.contains(&Some(committed(1)));
+        let has_left = readiness(&cluster, 2) == Readiness::Stale;
+        assert!(!(is_written && has_left), "a write is acknowledged, and gone with the site: {outcomes:?}");
+    }
 }
 
 /// One that is down may have a gift for it that has not left yet.
