@@ -23,7 +23,7 @@ use crate::topology::site_name;
 pub const DEV_EPSILON: u64 = MILLISECOND;
 /// The first port that is tried.
 pub const FIRST_PORT: u16 = 7400;
-/// The distance of a site's port for HTTP from its port for gRPC.
+/// The distance of a site's port for HTTP from its port for gRPC, unless there are more sites.
 const HTTP_ABOVE: u16 = 100;
 /// The file in the data directory that remembers the ports.
 const PORTS_FILE: &str = "ports";
@@ -285,11 +285,13 @@ fn open_sockets(config: &DevConfig, names: &[String]) -> Result<(Vec<Sockets>, S
 
     let mut sockets = Vec::new();
     let mut text = String::from("# The ports of each site: name, gRPC, HTTP. Delete this file to choose others.\n");
+    // The ports of one kind lie beside each other.
+    let http_above = HTTP_ABOVE.max(names.len() as u16);
     let first = match config.ports {
         Ports::Sought => FIRST_PORT,
         Ports::Free => 0,
         Ports::From(first) => {
-            let last = usize::from(first) + usize::from(HTTP_ABOVE) + names.len() - 1;
+            let last = usize::from(first) + usize::from(http_above) + names.len() - 1;
             if last > usize::from(u16::MAX) {
                 return Err(DevError::NoSuchPorts { first, sites: names.len(), last });
             }
@@ -303,7 +305,7 @@ fn open_sockets(config: &DevConfig, names: &[String]) -> Result<(Vec<Sockets>, S
 
     for (position, name) in names.iter().enumerate() {
         let port = |above: u16| if first == 0 { 0 } else { first + above + position as u16 };
-        let (grpc, http) = remembered.get(position).map_or((port(0), port(HTTP_ABOVE)), |(_, ports)| *ports);
+        let (grpc, http) = remembered.get(position).map_or((port(0), port(http_above)), |(_, ports)| *ports);
         let pair = (open_socket(grpc, config.ports)?, open_socket(http, config.ports)?);
         let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port()).map_err(DevError::Port);
         let _ = writeln!(text, "{name} {} {}", port(&pair.0)?, port(&pair.1)?);

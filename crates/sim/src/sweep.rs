@@ -48,6 +48,9 @@ impl SweepReport {
     }
 }
 
+/// The most threads of a sweep.
+const THREADS: usize = 256;
+
 /// Runs every seed of a range on so many threads. `progress` is told of each run that ends, in any order; when it answers
 /// false, no more runs are begun.
 pub fn sweep(
@@ -61,10 +64,8 @@ pub fn sweep(
     let reports = Mutex::new(Vec::new());
     let work = || {
         loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
-                return;
-            }
+            let is_left = |seed| (seed < seeds.end).then(|| seed + 1);
+            let Ok(seed) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_left) else { return };
             let report = run(seed, options);
             if !progress(&report) {
                 next.store(seeds.end, Ordering::Relaxed);
@@ -73,7 +74,9 @@ pub fn sweep(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
+        // One that has no seed would only cost memory.
+        let count = usize::try_from(seeds.end.saturating_sub(seeds.start)).unwrap_or(usize::MAX);
+        for _ in 0..threads.clamp(1, count.clamp(1, THREADS)) {
             scope.spawn(work);
         }
     });

@@ -70,11 +70,13 @@ impl Quotas {
     /// The time of the present phase is over.
     pub(super) fn subset_due(&mut self, turn: &mut Turn, at: usize) {
         let moment = moment(&turn.here);
+        let round = |quotas: &Self| quotas.list[at].avantan.share.part().map(|part| part.key);
+        let before = round(self);
         let mut pace = self.list[at].activity(&turn.here).pace;
         self.step_subset(turn, at, |subset| pace.tick(moment, subset));
-        let quota = &mut self.list[at];
-        if quota.avantan.share.part().is_some() {
-            quota.activity(&turn.here).pace = pace;
+        // If it ended here, the next one may have begun, which has times of its own.
+        if before.is_some() && round(self) == before {
+            self.list[at].activity(&turn.here).pace = pace;
         }
         self.schedule(at);
     }
