@@ -241,11 +241,11 @@ impl Quotas {
         // Who has answered a ping since gives it nothing any more, and what it gave before came before the answer. One that is down may have
         // given something that has not left it yet.
         let has_answered = |peer: &Peer| peer.vouched.is_some_and(|vouched| vouched.mono > since.max(peer.up_since));
-        let may_give = |peer: &Peer| !peer.gone && !(peer.is_up(here.now) && has_answered(peer));
+        let gives_nothing = |peer: &Peer| peer.gone || (peer.is_up(here.now) && has_answered(peer));
         // Nor may one be without the totals of gifts that this site tells of since it started, whether or not it is up.
         let others = here.peers.iter().enumerate().filter(|(_, peer)| peer.site != here.site.me);
         let is_untold = |at, peer: &Peer| !peer.gone && self.gifts.announcements.is_open_to(at);
-        let unheard = others.filter(|(at, peer)| may_give(peer) || is_untold(*at, peer)).count();
+        let unheard = others.filter(|(at, peer)| !gives_nothing(peer) || is_untold(*at, peer)).count();
         if unheard > 0 {
             return refuse(NoSeat::Unheard, unheard);
         }
