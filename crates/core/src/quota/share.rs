@@ -9,14 +9,14 @@
 //! given and the receiver has not reported yet counts as there already, which keeps gifts from chasing each other.
 //! A site that requests wait at says how much it is short; each other site then gives its part of that at once.
 
-use super::announce::{Announcement, PAUSE};
+use super::announce::{AGAIN, Announcement, PAUSE};
 use super::book::{Quotas, RELAXED_TICK, TICK};
 use super::one::{Dirty, NEVER, PeerShare, Quota, Told};
 use crate::api::{Outcome, Refusal};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
 use crate::peer::quota::{Digest, QuotaMessage};
-use crate::turn::{Here, Turn};
+use crate::turn::{Here, Peer, Turn};
 
 /// A gift that has shown no sign of arrival is told again after twice the round trip, then ever more slowly up to this.
 const REPEAT: u64 = 5 * SECOND;
@@ -440,40 +440,49 @@ impl Quotas {
 
     /// Tells the next page, if it is due.
     pub(super) fn announce(&mut self, turn: &mut Turn) {
-        let Some(Announcement { peer, from, everything }) = self.gifts.announcements.open.first().copied() else {
-            return;
-        };
+        let Some(next) = self.gifts.announcements.open.first().copied() else { return };
+        let Announcement { peer, not_before, .. } = next;
         if turn.here.now.mono < self.gifts.announcements.at {
             return;
         }
 
         // One that is away is told when it is back; the others need not wait for that.
         self.gifts.announcements.at = turn.here.now.mono + PAUSE;
-        if !turn.here.peers[peer].is_up(turn.here.now) {
+        if !turn.here.peers[peer].is_up(turn.here.now) || turn.here.now.mono < not_before {
+            if self.gifts.announcements.open.len() == 1 {
+                self.gifts.announcements.at = not_before.max(self.gifts.announcements.at);
+            }
             return self.gifts.announcements.open.rotate_left(1);
         }
 
-        match self.announce_page(turn, peer, from, everything) {
-            Some(next) => self.gifts.announcements.open[0].from = next,
+        let (is_unrecorded, after) = self.announce_page(turn, next);
+        let is_unrecorded = is_unrecorded || next.is_unrecorded;
+        match after {
+            Some(from) => self.gifts.announcements.open[0] = Announcement { from, is_unrecorded, ..next },
+            // What it was told may be lost on the way, or with what a crash there takes along.
+            None if next.everything && is_unrecorded => {
+                let not_before = turn.here.now.mono + AGAIN;
+                self.gifts.announcements.open[0] = Announcement { from: 0, is_unrecorded: false, not_before, ..next };
+            }
             None => drop(self.gifts.announcements.open.remove(0)),
         }
     }
 
-    /// Tells the member at `peer` the totals of gifts to it, and of backlog handed over, of the quotas from `from` on; of all quotas if `everything`.
-    /// Returns where to go on.
-    pub(super) fn announce_page(
-        &mut self,
-        turn: &mut Turn,
-        peer: usize,
-        from: usize,
-        everything: bool,
-    ) -> Option<usize> {
-        let mut told = 0;
+    /// Tells a member the totals of gifts to it, and of backlog handed over, of the quotas from `from` on; of all quotas if `everything`.
+    /// Returns whether one has not recorded it, and where to go on.
+    pub(super) fn announce_page(&mut self, turn: &mut Turn, next: Announcement) -> (bool, Option<usize>) {
+        let Announcement { peer, from, everything, not_before, .. } = next;
+        let is_first = not_before == 0;
+        let (mut told, mut is_any_unrecorded) = (0, false);
+        let Peer { site, incarnation, .. } = turn.here.peers[peer];
         for at in from..self.list.len() {
             let quota = &self.list[at];
             let handed = quota.backlog_for(peer).map_or(0, |backlog| backlog.given);
             let given = quota.given(peer).1 > 0 || handed > 0;
-            if quota.avantan.share.applied > 0 && (everything || given) {
+            let is_unrecorded = quota.limit().is_some() && quota.avantan.share.table.recorded(site) < incarnation;
+            is_any_unrecorded |= is_unrecorded;
+            let is_told = if is_first { everything || given } else { is_unrecorded };
+            if quota.avantan.share.applied > 0 && is_told {
                 if given {
                     // It is told again until its receiver says that it has it.
                     let activity = self.list[at].activity(&turn.here);
@@ -484,10 +493,10 @@ impl Quotas {
                 told += 1;
             }
             if told == ANNOUNCED {
-                return Some(at + 1);
+                return (is_any_unrecorded, Some(at + 1));
             }
         }
-        None
+        (is_any_unrecorded, None)
     }
 
     /// Gives every free token of the quotas from `from` on to the members that are up, before the site stops. Returns
