@@ -138,6 +138,28 @@ fn site_without_its_disk_gets_a_new_incarnation_and_counts_as_spent() {
     assert!(matches!(refused, Outcome::Refused(Refusal::Exhausted { .. })));
 }
 
+/// It is told of the quota once it serves, and that is lost. Nothing else goes on.
+#[test]
+fn site_without_its_disk_is_told_again_of_a_quota_that_has_not_recorded_it() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(400 * SECOND);
+    cluster.kill(2);
+    cluster.hosts[2].put_back(Default::default());
+    cluster.start(2);
+    let serves =
+        |cluster: &Cluster| cluster.hosts[2].node.as_ref().is_some_and(|node| node.readiness() == Readiness::Ready);
+    while !serves(&cluster) {
+        cluster.run(MILLISECOND);
+    }
+    cluster.cut = vec![(0, 2), (1, 2)];
+    cluster.run(2 * SECOND);
+    cluster.cut.clear();
+    cluster.run(60 * SECOND);
+    let recorded = cluster.share(0, "gpus").table.recorded(Cluster::site(2));
+    assert_eq!(recorded, Incarnation(2), "it is told again, and a round records it");
+}
+
 #[test]
 fn site_without_its_disk_is_unrecorded_by_every_quota_until_a_round() {
     let mut cluster = Cluster::new(3);
