@@ -15,6 +15,9 @@ const DEV: &str = "127.0.0.1:7400,127.0.0.1:7401,127.0.0.1:7402";
 /// The time that an interrupted command stays to give back the tokens that it was acquiring.
 const GIVING_BACK: Duration = Duration::from_millis(1500);
 
+/// The time that one site may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// The environment variable that names a cluster.
 const CONNECT: &str = "SLACKLINE_CONNECT";
 
@@ -40,6 +43,11 @@ machine: 127.0.0.1:7400 to 7402"
 }
 
 impl Connection {
+    /// The time that one site may take to answer what is asked of several of them.
+    pub(crate) fn patience(&self) -> Duration {
+        self.deadline.min(PATIENCE)
+    }
+
     /// Connects, does the work, and closes. With `json` the output is for a program, which is not told of the time.
     pub(crate) fn run<F: Future<Output = Result<End, Finish>>>(
         &self,

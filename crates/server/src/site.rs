@@ -517,11 +517,7 @@ fn open_store(blueprint: &Blueprint) -> Result<Box<dyn Store>, StartError> {
 
 fn open_engine(blueprint: &Blueprint, parts: &Arc<Parts>, store: Box<dyn Store>) -> Result<Engine, StartError> {
     let mut config = parts.config.clone();
-    config.new_storage = match blueprint.new_storage {
-        NewStorage::Waits => false,
-        NewStorage::Joins => true,
-        NewStorage::Permitted => parts.permission.load(Relaxed),
-    };
+    config.new_storage &= blueprint.new_storage == NewStorage::Joins || parts.permission.load(Relaxed);
     Engine::open(Arc::clone(parts), config, store, &blueprint.name).map_err(|failure| unopened(blueprint, failure))
 }
 

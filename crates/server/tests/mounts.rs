@@ -71,6 +71,12 @@ impl Places {
         site
     }
 
+    fn start_all(&self) -> [SiteHandle; 3] {
+        let sites = [0, 1, 2].map(|at| self.start(at));
+        assert!(sites.iter().all(|site| site.wait_ready(PATIENCE)));
+        sites
+    }
+
     /// The names beside the data directory.
     fn beside(&self, at: usize) -> BTreeSet<String> {
         let entries = std::fs::read_dir(self.root.path().join(REGIONS[at])).expect("a directory");
@@ -155,8 +161,7 @@ fn empty_mount_joins_nothing_and_the_volume_comes_back_whole() {
 #[test]
 fn lost_storage_that_comes_back_is_moved_aside_whole() {
     let places = Places::new();
-    let (us, eu, ap) = (places.start(0), places.start(1), places.start(2));
-    assert!([&us, &eu, &ap].iter().all(|site| site.wait_ready(PATIENCE)));
+    let [us, eu, ap] = places.start_all();
     drain(eu);
 
     // The word is for storage that is new.
@@ -193,8 +198,7 @@ fn lost_storage_that_comes_back_is_moved_aside_whole() {
 #[test]
 fn word_that_storage_is_lost_says_nothing_of_what_takes_its_place() {
     let places = Places::new();
-    let (us, eu, ap) = (places.start(0), places.start(1), places.start(2));
-    assert!([&us, &eu, &ap].iter().all(|site| site.wait_ready(PATIENCE)));
+    let [us, eu, ap] = places.start_all();
     drain(eu);
     std::fs::remove_dir_all(places.data(1)).expect("lost");
     let eu = places.try_start(1, NewStorage::Permitted).expect("starts");
@@ -217,8 +221,7 @@ fn word_that_storage_is_lost_says_nothing_of_what_takes_its_place() {
 #[test]
 fn flipped_bit_in_the_last_block_of_the_log_is_damage_and_is_named() {
     let places = Places::new();
-    let (us, eu, ap) = (places.start(0), places.start(1), places.start(2));
-    assert!([&us, &eu, &ap].iter().all(|site| site.wait_ready(PATIENCE)));
+    let [us, eu, ap] = places.start_all();
     block_on(async {
         let mut client = Client::connect(&eu).await;
         client.create("seats", 300).await;

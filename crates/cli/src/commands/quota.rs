@@ -308,11 +308,11 @@ impl Acquire {
             let grant = call.await.done()?;
             // Only people are told how it is given back. The site that granted it knows whether it is, and asks nobody. Nobody waits for that
             // with a grant that is not printed yet.
-            let site = grant.site();
-            let region = site.split(':').next().unwrap_or_default();
-            let known = match json || grant.expires_at().is_some() {
-                true => None,
-                false => {
+            let topology = client.topology();
+            let region = topology.regions.get(usize::from(grant.id().site.region));
+            let known = match region.filter(|_| !json && grant.expires_at().is_none()) {
+                None => None,
+                Some(region) => {
                     let quota = client.quota(&name).at(region);
                     tokio::time::timeout(KNOWN, quota.known()).await.ok().and_then(Result::ok)
                 }

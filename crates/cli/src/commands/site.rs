@@ -6,7 +6,6 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use slackline::{Client, NoSeat, NotDone, Readiness, Reason, Refused, SeatChange, SiteId, SiteStatus};
 
-use super::status::PATIENCE;
 use crate::duration;
 use crate::end::{End, Finish};
 use crate::output::counted;
@@ -96,7 +95,7 @@ struct Add {
 impl Add {
     fn run(self) -> Result<End, Finish> {
         let Self { name, address, json, connection } = self;
-        let patience = connection.deadline.min(PATIENCE);
+        let patience = connection.patience();
         connection.run(json, async move |client: Client| {
             // It is asked who it is before anybody agrees on anything: a wrong address would stay in the map.
             let topology = client.topology();
@@ -273,7 +272,7 @@ struct Lost {
 impl Lost {
     fn run(self) -> Result<End, Finish> {
         let Self { name, json, connection } = self;
-        let patience = connection.deadline.min(PATIENCE);
+        let patience = connection.patience();
         connection.run(json, async move |client: Client| {
             let site = site_of(&client, &name)?;
             // The one that is asked to lead the change may be the only one that does not hear it. One that has been declared lost says so
@@ -329,7 +328,7 @@ struct Wait {
 impl Wait {
     fn run(self) -> Result<End, Finish> {
         let Self { name, timeout, json, connection } = self;
-        let patience = connection.deadline.min(PATIENCE).min(timeout);
+        let patience = connection.patience().min(timeout);
         connection.run(json, async move |client: Client| {
             let topology = client.topology();
             let Some(region) = topology.region(&name) else {

@@ -10,9 +10,6 @@ use crate::end::{End, Finish};
 use crate::output::{self, Table};
 use crate::session::Connection;
 
-/// The time that one site may take to answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
-
 /// Shows the state of every site
 ///
 /// Asks every site: is it up, does it serve, how far is its clock off, and how long are its
@@ -43,7 +40,7 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn run(self) -> Result<End, Finish> {
-        let patience = self.connection.deadline.min(PATIENCE);
+        let patience = self.connection.patience();
         self.connection.run(self.json, async move |client: Client| {
             let sites = client.status(patience).await;
             let rows: Vec<Value> = sites.iter().map(|site| site_json(site, &sites, &client)).collect();

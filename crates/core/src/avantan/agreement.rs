@@ -45,7 +45,7 @@ pub enum Intent<A = i64> {
     Seat {
         /// The site.
         site: SiteId,
-        /// None if it joins; else see [`Lifecycle::Seat`].
+        /// As in [`Lifecycle::Seat`].
         gone: bool,
     },
 }

@@ -87,15 +87,13 @@ impl Desk<'_> {
                 }
                 // The line that makes an id take effect once: no other verdict leads to a chapter. One that is undecided creates or
                 // deletes a quota; its aim tells the chapter what has become of it.
-                Verdict::Fresh | Verdict::Undecided if leaves && !is_alone => {
-                    let outcome = Outcome::Refused(Refusal::NoSeat { why: NoSeat::HasTransactions, count: 1 });
-                    put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, &outcome);
-                    session.record(sequence, digest, outcome.clone());
-                    answers.push(Answer { sequence, outcome });
-                }
                 Verdict::Fresh | Verdict::Undecided => {
                     let order = Order { ticket, operation, timeout, low: session.low(), digest };
-                    let Some(outcome) = carry_out(turn, chapters, view, session, ready, order) else {
+                    let outcome = match leaves && !is_alone {
+                        true => Some(Outcome::Refused(Refusal::NoSeat { why: NoSeat::HasTransactions, count: 1 })),
+                        false => carry_out(turn, chapters, view, session, ready, order),
+                    };
+                    let Some(outcome) = outcome else {
                         session.suspend(sequence, digest, client);
                         continue;
                     };

@@ -258,26 +258,23 @@ impl Quotas {
             Place::Line { at: level, arrival } if *level as usize != at => Some((*level as usize, *arrival)),
             _ => None,
         });
-        let of_it = |(level, arrival): &(usize, u64)| {
-            let activity = self.list[*level].activity.as_ref();
-            let request = activity.and_then(|activity| activity.waiting.get(*arrival));
-            request.is_some_and(|request| refusal(self, request).is_some())
-        };
-        let mut over: Vec<(usize, u64)> = places.filter(of_it).collect();
-        over.sort_unstable();
-        for &(level, arrival) in &over {
-            let activity = self.list[level].activity.as_ref();
-            let why = activity.and_then(|activity| refusal(self, activity.waiting.get(arrival)?));
+        let over = places.filter_map(|(level, arrival)| {
+            let request = self.list[level].activity.as_ref()?.waiting.get(arrival)?;
+            Some((level, arrival, refusal(self, request)?))
+        });
+        let mut over: Vec<(usize, u64, Refusal)> = over.collect();
+        over.sort_unstable_by_key(|(level, arrival, _)| (*level, *arrival));
+        let mut levels: Vec<usize> = over.iter().map(|(level, ..)| *level).collect();
+        levels.dedup();
+        for (level, arrival, refusal) in over {
             let activity = self.list[level].activity.as_mut();
-            let request = activity.and_then(|activity| activity.waiting.remove(arrival));
-            let Some((refusal, request)) = why.zip(request) else { continue };
+            let Some(request) = activity.and_then(|activity| activity.waiting.remove(arrival)) else { continue };
             turn.out.metrics.refused_waited += 1;
             self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
 
         // They may have held up those behind them.
-        over.dedup_by_key(|(level, _)| *level);
-        for (level, _) in over {
+        for level in levels {
             self.serve(turn, level);
             self.schedule(level);
         }

@@ -1,5 +1,7 @@
 //! Scenarios of members that change, named subject_condition_outcome.
 
+use std::ops::Range;
+
 use slackline_core::api::{
     Batch, Hold, NoSeat, Operation, Outcome, Readiness, Refusal, Request, Response, SeatChange, Shown, Submission,
     UnknownReason,
@@ -37,6 +39,31 @@ fn cluster(sites: usize) -> Cluster {
     assert_eq!(cluster.done(0, Operation::create("gpus", 90)), Outcome::Created { limit: 90 });
     cluster.run(SECOND);
     cluster
+}
+
+/// Three sites with a quota that refills.
+fn refilling(limit: i64, refill: u64) -> Cluster {
+    let mut cluster = Cluster::new(3);
+    let charter = Charter { refill, ..Charter::default() };
+    let create = Operation::Create { quota: "gpus".into(), limit, charter };
+    assert_eq!(cluster.done(0, create), Outcome::Created { limit });
+    cluster
+}
+
+/// A site joins.
+fn join(cluster: &mut Cluster) -> usize {
+    let new = cluster.add_host();
+    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    new
+}
+
+/// The tokens of these sites, and what they have granted that is to be refilled.
+fn held(cluster: &Cluster, range: Range<usize>) -> (i64, i64) {
+    let backlog = |at: usize| {
+        let node = cluster.hosts[at].node.as_ref().expect("runs");
+        node.chapters().quotas.find("gpus").expect("exists").backlog()
+    };
+    (range.clone().map(|at| cluster.tokens(at, "gpus")).sum(), range.map(backlog).sum())
 }
 
 /// What is in use of it, by the count of a site, once nothing moves.
@@ -99,9 +126,7 @@ fn next_change_is_refused_until_every_quota_has_recorded_the_last() {
     for name in ["a", "b", "c"] {
         assert_eq!(cluster.done(1, Operation::create(name, 9)), Outcome::Created { limit: 9 });
     }
-    let new = cluster.add_host();
-    cluster.run(SECOND);
-    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    let new = join(&mut cluster);
 
     let next = cluster.add_host();
     assert_eq!(
@@ -141,8 +166,7 @@ fn site_that_is_lost_counts_as_in_use_until_it_is_reclaimed() {
 #[test]
 fn site_that_is_declared_lost_by_one_that_was_away_is_reclaimed_with_all_that_it_had() {
     let mut cluster = cluster(4);
-    let new = cluster.add_host();
-    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    let new = join(&mut cluster);
     cluster.run(10 * SECOND);
     cluster.cut = [0, 2, 3, new].into_iter().flat_map(|at| [(at, 1), (1, at)]).collect();
     lose(&mut cluster, 3);
@@ -467,34 +491,27 @@ fn site_does_not_leave_while_another_is_down() {
 #[test]
 fn site_that_joined_keeps_nothing_that_is_to_be_refilled() {
     for rate in [3, 12] {
-        let mut cluster = Cluster::new(3);
-        let charter = Charter { refill: rate * 1_000_000, ..Charter::default() };
-        let create = Operation::Create { quota: "gpus".into(), limit: 300, charter };
-        assert_eq!(cluster.done(0, create), Outcome::Created { limit: 300 });
-        let new = cluster.add_host();
-        assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+        let mut cluster = refilling(300, rate * 1_000_000);
+        let new = join(&mut cluster);
         cluster.run(10 * SECOND);
         for at in [new, 0, new, 1, new] {
             assert!(granted(&cluster.done(at, acquire(60))));
             cluster.run(SECOND / 2);
         }
         cluster.run(120 * SECOND);
-        let tokens: i64 = (0..4).map(|at| cluster.tokens(at, "gpus")).sum();
-        let node = cluster.hosts[new].node.as_ref().expect("runs");
-        let left = node.chapters().quotas.find("gpus").expect("exists").backlog();
-        assert_eq!((tokens, left), (300, 0), "a site that joined keeps backlog, at a rate of {rate}");
+        assert_eq!(
+            (held(&cluster, 0..4).0, held(&cluster, new..new + 1).1),
+            (300, 0),
+            "a site that joined keeps backlog, at a rate of {rate}"
+        );
     }
 }
 
 /// It was down before it could hand over what it granted, and nobody asks for anything since.
 #[test]
 fn site_that_joined_and_starts_again_hands_over_what_is_to_be_refilled() {
-    let mut cluster = Cluster::new(3);
-    let charter = Charter { refill: 3_000_000, ..Charter::default() };
-    let create = Operation::Create { quota: "gpus".into(), limit: 90, charter };
-    assert_eq!(cluster.done(0, create), Outcome::Created { limit: 90 });
-    let new = cluster.add_host();
-    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    let mut cluster = refilling(90, 3_000_000);
+    let new = join(&mut cluster);
     cluster.run(10 * SECOND);
     let granted_there = cluster.submit(new, acquire(10));
     while cluster.outcome(new, granted_there).is_none() {
@@ -503,17 +520,13 @@ fn site_that_joined_and_starts_again_hands_over_what_is_to_be_refilled() {
     cluster.kill(new);
     cluster.start(new);
     cluster.run(60 * SECOND);
-    let tokens: i64 = (0..4).map(|at| cluster.tokens(at, "gpus")).sum();
-    assert_eq!(tokens, 90, "a site that starts again keeps backlog");
+    assert_eq!(held(&cluster, 0..4).0, 90, "a site that starts again keeps backlog");
 }
 
 /// It hands all of it over when it is drained, and does not hear at first that this arrived. Nothing else goes on in the quota.
 #[test]
 fn site_that_drains_leaves_once_it_has_heard_that_what_is_to_be_refilled_arrived() {
-    let mut cluster = Cluster::new(3);
-    let charter = Charter { refill: 1_000, ..Charter::default() };
-    let create = Operation::Create { quota: "gpus".into(), limit: 90, charter };
-    assert_eq!(cluster.done(0, create), Outcome::Created { limit: 90 });
+    let mut cluster = refilling(90, 1_000);
     assert!(granted(&cluster.done(2, acquire(90))));
     cluster.run(10 * SECOND);
 
@@ -525,18 +538,14 @@ fn site_that_drains_leaves_once_it_has_heard_that_what_is_to_be_refilled_arrived
     cluster.run(30 * SECOND);
     let leaves = cluster.done(2, seat(2, SeatChange::Leaves));
     assert_eq!(leaves, Outcome::Seated { number: 1 }, "who has it says so again");
-    let quotas = |at: usize| &cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas;
-    let left: i64 = (0..2).map(|at| quotas(at).find("gpus").expect("exists").backlog()).sum();
-    assert_eq!(left + cluster.tokens(0, "gpus") + cluster.tokens(1, "gpus"), 90);
+    let (tokens, backlog) = held(&cluster, 0..2);
+    assert_eq!(tokens + backlog, 90);
 }
 
 /// It stops when it has handed all of it over, and that was lost on the way.
 #[test]
 fn site_that_starts_again_tells_of_what_is_to_be_refilled_that_it_had_handed_over() {
-    let mut cluster = Cluster::new(3);
-    let charter = Charter { refill: 1_000, ..Charter::default() };
-    let create = Operation::Create { quota: "gpus".into(), limit: 90, charter };
-    assert_eq!(cluster.done(0, create), Outcome::Created { limit: 90 });
+    let mut cluster = refilling(90, 1_000);
     assert!(granted(&cluster.done(2, acquire(90))));
     cluster.run(10 * SECOND);
     cluster.cut = vec![(2, 0), (2, 1)].into_iter().collect();
@@ -546,10 +555,8 @@ fn site_that_starts_again_tells_of_what_is_to_be_refilled_that_it_had_handed_ove
     cluster.cut.clear();
     cluster.start(2);
     cluster.run(30 * SECOND);
-    let quotas = |at: usize| &cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas;
-    let left: i64 = (0..3).map(|at| quotas(at).find("gpus").expect("exists").backlog()).sum();
-    let tokens: i64 = (0..3).map(|at| cluster.tokens(at, "gpus")).sum();
-    assert_eq!(left + tokens, 90, "what was handed over arrives once the site is back");
+    let (tokens, backlog) = held(&cluster, 0..3);
+    assert_eq!(tokens + backlog, 90, "what was handed over arrives once the site is back");
 }
 
 #[test]
@@ -599,8 +606,7 @@ fn two_changes_at_once_are_decided_one_after_the_other() {
 #[test]
 fn site_dies_for_good_after_disks_were_lost_since_the_last_change_is_still_declared_lost() {
     let mut cluster = cluster(4);
-    let new = cluster.add_host();
-    assert_eq!(cluster.done(0, seat(new, SeatChange::Joins)), Outcome::Seated { number: 1 });
+    join(&mut cluster);
     cluster.run(10 * SECOND);
     for at in [0, 1] {
         lose(&mut cluster, at);

@@ -311,7 +311,6 @@ fn creation_below_a_parent_that_was_about_to_be_deleted_waits_for_what_became_of
         if is_closing {
             cluster.cut = vec![(0, 2), (1, 2)];
         }
-        // But for its answer nothing leaves it either.
     }
     assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
     assert_eq!(cluster.done(0, create("p", 80, "")), Outcome::Created { limit: 80 });

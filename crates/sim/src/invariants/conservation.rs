@@ -276,6 +276,33 @@ mod tests {
         assert!(check(10, Sums { tokens: 9, lost: -1, ..reclaimed }).is_err_and(|what| what.contains("reclaimed")));
     }
 
+    /// The third, which is down, had applied it; the second has accepted it, and gives two. Nobody who lives has the first one's two.
+    #[test]
+    fn round_that_only_the_dead_have_applied_is_no_loss_of_what_the_living_give() {
+        let key = Key { generation: 1, leader: site(1), incarnation: Incarnation(1), sequence: 1 };
+        let row = |at: u16, before, after| Row {
+            site: site(at),
+            incarnation: Incarnation(1),
+            share: 0,
+            before,
+            after,
+            kept: 0,
+            away: 0,
+        };
+        let values = BTreeMap::from([(key, vec![row(0, 6, 8), row(1, 4, 2)])]);
+        let dead = Account { moved: vec![(key, false)], ..account(0, 8, 0) };
+        let living = Account { open: Some(key), ..account(1, 4, 0) };
+        let judge = |living: &Account| {
+            let is_live = |account: &Account| account.site == site(1);
+            let (limit, sums) =
+                sum(&decisions(), &values, &[&dead, living], &[site(0), site(1)], is_live)?.expect("it exists");
+            check(limit, sums)?;
+            Ok::<_, String>((sums.tokens, sums.lost))
+        };
+        assert_eq!(judge(&living), Ok((2, 8)));
+        assert!(judge(&Account { tokens: 5, ..living }).is_err_and(|what| what.contains("1 tokens were made")));
+    }
+
     #[test]
     fn gift_counts_until_it_is_received_once() {
         let mut donor = account(0, 4, 0);
