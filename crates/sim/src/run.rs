@@ -198,8 +198,16 @@ impl Simulation {
         // In half of these nothing is put there, so that one can leave again.
         let homes = if seed >> 23 & 1 == 0 { first } else { sites };
 
-        let world_options =
-            Options { first, idle_calls, names_kept, warranties, costs, restarts: true, ..Options::new(rtt, seed) };
+        let world_options = Options {
+            first,
+            idle_calls,
+            names_kept,
+            warranties,
+            costs,
+            restarts: true,
+            messages_first: true,
+            ..Options::new(rtt, seed)
+        };
         let world = World::new(world_options);
         let members: Vec<SiteId> = (0..sites).map(|site| world.id(site)).collect();
         let crowd = if seed.is_multiple_of(CROWDED) { CROWD } else { 0 };

@@ -57,6 +57,9 @@ pub struct Options {
     pub first: usize,
     /// True if sites can be restarted. Without it their disks forget what only a restart would read.
     pub restarts: bool,
+    /// True if a site handles messages that wait before a tick that is due, as a server does: what they make due, and what was, comes in one
+    /// call then.
+    pub messages_first: bool,
 }
 
 impl Options {
@@ -77,6 +80,7 @@ impl Options {
             slack: Slack::default(),
             seed,
             restarts: false,
+            messages_first: false,
         }
     }
 
@@ -674,7 +678,9 @@ impl World {
             }
             // Protocol messages go before requests, or overload becomes a wide-area stall.
             let at = &mut self.sites[site];
-            if std::mem::take(&mut at.inbox.tick_due) {
+            let is_tick = at.inbox.tick_due && (!self.options.messages_first || at.inbox.messages.is_empty());
+            if is_tick {
+                at.inbox.tick_due = false;
                 self.tick(host, site);
             } else if let Some((from, message)) = at.inbox.messages.pop_front() {
                 let from = self.members[from as usize];

@@ -293,8 +293,9 @@ fn withdraw(turn: &mut Turn, chapters: &mut Chapters, session: SessionId, waitin
     let given_up = waiting.iter().filter(|one| !is_told(one)).map(|(sequence, _)| *sequence).collect();
     let withdrawn = chapters.withdraw(turn, session, &given_up);
 
-    // Only a withdrawn one is said to be refused: it has done nothing, and never will. Another may still take effect,
-    // and its outcome has no place any more: its client is told that it is unknown.
+    // Only a withdrawn one is said to be refused: it has done nothing, and never will. Another may still take effect, and its outcome has
+    // no place any more. Its client is not told that it is forgotten: that would say of a copy which was sent once that it was not carried
+    // out. It asks, and hears then that nobody knows.
     for (sequence, client) in waiting {
         if withdrawn.contains(&sequence) {
             answer(turn, client, session, sequence, Outcome::Refused(Refusal::Withdrawn));
@@ -303,7 +304,7 @@ fn withdraw(turn: &mut Turn, chapters: &mut Chapters, session: SessionId, waitin
         let operation = Ticket { session, sequence }.operation(&turn.here);
         chapters.all_mut().into_iter().for_each(|chapter| chapter.abandon(turn, operation));
         if client != NOBODY {
-            answer(turn, client, session, sequence, Outcome::Unknown(UnknownReason::Forgotten));
+            answer(turn, client, session, sequence, Outcome::Unknown(UnknownReason::Undecided));
         }
     }
 }

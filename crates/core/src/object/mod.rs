@@ -6,7 +6,8 @@
 //!
 //! A version's number is the home's count of writes, so it names one write of one object permanently. The absence of an
 //! object is a version too: number zero. Two reads that both found nothing are of the same version even if something
-//! was there in between; validation compares states at one instant, so this is sound.
+//! was there in between. That is sound where all that was read is judged at one instant: so it is, but for transactions that only read and
+//! that several homes check each at its own, which must not have found nothing.
 
 pub mod message;
 pub mod trace;

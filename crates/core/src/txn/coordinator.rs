@@ -331,7 +331,12 @@ impl Coordinator {
         );
         let me = turn.here.site.me;
         let participants = parts.iter().map(|(site, incarnation, _)| (*site, *incarnation)).collect();
-        let is_check = parts.iter().all(|(_, _, part)| !part.changes());
+        // What only reads is checked by each home at an instant of its own, which proves that nothing has changed meanwhile: a value that is
+        // written again has another version. What is absent, or not in a scan, may have come and gone. So several homes judge that under
+        // locks, all at one instant.
+        let finds_nothing = |part: &Part| !part.scans.is_empty() || part.reads.iter().any(|(_, number)| *number == 0);
+        let is_check = parts.iter().all(|(_, _, part)| !part.changes())
+            && (parts.len() == 1 || !parts.iter().any(|(_, _, part)| finds_nothing(part)));
         let parts = parts.into_iter().map(|(_, _, part)| part).collect();
         let coordination = Coordination {
             participants,
@@ -757,7 +762,8 @@ impl Coordinator {
         match coordination.decided {
             Some((true, _)) => Known::Committed,
             Some((false, _)) => Known::Refused,
-            None if !coordination.votes.lost.is_empty() => Known::KnowsOfLoss,
+            // Of those that are lost it may have the votes. Then it can still hear that all the others have prepared, too, and commit.
+            None if !coordination.votes.prepared.has_all(coordination.votes.lost) => Known::KnowsOfLoss,
             None => Known::Nothing,
         }
     }

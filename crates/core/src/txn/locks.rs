@@ -17,6 +17,7 @@ use std::hash::{Hash, Hasher};
 use super::calls::Calls;
 use super::table::{Head, Holds, Table, is_within, judged};
 use crate::id::{Incarnation, OperationId};
+use crate::object::message::Fetch;
 use crate::object::{Abort, Cause, Change, ObjectKey, Part, Span, Value, Version};
 
 /// The locks of prepared parts.
@@ -117,6 +118,14 @@ impl Locks {
     /// True if it was written in this call: the view does not show that.
     pub(super) fn is_written(&self, name: &str) -> bool {
         self.written.contains_key(name)
+    }
+
+    /// True if something that is asked for was written in this call.
+    pub(super) fn has_written_of(&self, fetch: &Fetch) -> bool {
+        let is_asked_for = |name: &String| {
+            fetch.gets.iter().any(|(get, _)| get == name) || fetch.scans.iter().any(|span| is_within(span, name))
+        };
+        self.written.keys().any(is_asked_for)
     }
 
     /// True if a prepared part reads or writes it.

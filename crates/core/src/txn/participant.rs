@@ -31,7 +31,7 @@ use crate::codec::Malformed;
 use crate::id::{Incarnation, OperationId, SiteId, SiteSet};
 use crate::machine::{Batch, KeySet, Reader, View};
 use crate::object::message::{Fetch, Known, Message, Prepare, Vote};
-use crate::object::{Abort, Cause, Change, ObjectKey, Part, Rank};
+use crate::object::{Abort, Cause, Change, ObjectKey, Part, Rank, TRANSACTION_BYTES};
 use crate::right::{Start, WarrantyNumber};
 use crate::rows::NUMBERS;
 use crate::turn::{Here, Trust, Turn};
@@ -39,6 +39,8 @@ use crate::warranty::{FARTHEST, Issued, Issuer, LEASE};
 
 /// The most transactions in which a site takes part at a time, those that it has refused and not forgotten included.
 const PARTS: usize = 262_144;
+/// Once its batch has so many bytes, a tick carries nothing more out.
+const TICK_BYTES: usize = TRANSACTION_BYTES;
 /// The shortest time between two inquiries of a participant in doubt, in microseconds.
 pub(super) const ASK: u64 = 250 * MILLISECOND;
 /// The time between two reminders of a committed transaction to the sites that have not confirmed it, in microseconds.
@@ -198,8 +200,8 @@ impl Participant {
         self.issuer.note_agreed(here.now, here.agreed(), here.agreed_at_most(), here.config.epsilon);
     }
 
-    /// Does what is due. At most [`AT_ONCE`] things a call: what it carries out is one batch, and each part may write
-    /// [`crate::object::TRANSACTION_BYTES`].
+    /// Does what is due. At most [`AT_ONCE`] things a call, and nothing more once the batch has [`TICK_BYTES`]: what it carries out is one
+    /// batch, and each part may write [`crate::object::TRANSACTION_BYTES`].
     pub(super) fn tick(&mut self, turn: &mut Turn, table: &Table, calls: &mut Calls) {
         self.issuer.sweep(turn.here.now);
 
@@ -219,6 +221,10 @@ impl Participant {
         let due: Vec<(u64, Timer)> = due.take(AT_ONCE).collect();
         let mut is_first = true;
         for (at, timer) in due {
+            // What is left comes with the next call: each batch must fit the room that was looked for before this one.
+            if turn.out.batch.as_bytes().len() > TICK_BYTES {
+                break;
+            }
             self.timers.remove(&(at, timer));
             match timer {
                 Timer::Part(id) => self.look_at_part(turn, table, calls, at, id),
@@ -600,7 +606,7 @@ impl Participant {
 
     /// Judges a part of a transaction that writes nothing anywhere. All its reads were answered before any of its parts
     /// is checked. So at the time between, everything that it read was as it was read: what is still there now has not
-    /// changed since, and no write of it is prepared that may have taken effect elsewhere. Nothing needs to be locked
+    /// changed since (if several homes check, none of the reads found nothing: that has no version), and no write of it is prepared that may have taken effect elsewhere. Nothing needs to be locked
     /// or kept.
     fn check_part(&mut self, turn: &mut Turn, table: &Table, calls: &Calls, prepare: &Prepare) -> Vote {
         let Prepare { deadline, participants, part, rank, .. } = prepare;

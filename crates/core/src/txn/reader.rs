@@ -27,6 +27,8 @@ use crate::turn::{Here, Turn};
 
 /// The most reads that wait for other sites.
 const READS: usize = 65_536;
+/// The most questions that are kept, answered reads' included: a home that is heard and hears nothing answers none.
+const QUESTIONS: usize = 2 * READS;
 /// The most that a message takes besides its way, in microseconds: a right that ends sooner is not worth resting on.
 const SLACK: u64 = 20 * MILLISECOND;
 /// The time for which an answer is still taken after its reads were given up, in microseconds.
@@ -386,6 +388,15 @@ impl Reader {
         let rights = home != turn.here.site.me && !(question.waits && is_contended) && uses_rights(&turn.here);
         let patience = if question.waits || claim.is_some() { patience } else { 0 };
         let fetch = Fetch { token, start: self.start, gets, scans, rights, patience, claim };
+
+        // Beyond the bound the oldest one goes. If its reads still wait, they are answered when their time is up.
+        if self.questions.len() >= QUESTIONS {
+            let mut questions = self.timers.iter().filter(|(_, timer)| matches!(timer, Timer::Question(_)));
+            let (at, oldest) = *questions.next().expect("each question has a timer");
+            self.timers.remove(&(at, oldest));
+            let Timer::Question(oldest) = oldest else { unreachable!("only these were looked for") };
+            self.give_up_question(oldest);
+        }
 
         // The question outlives its reads: a late answer still brings copies and rights.
         question.until = turn.here.now.mono + LONGEST_READ + LATE;

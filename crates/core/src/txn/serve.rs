@@ -136,12 +136,13 @@ impl Participant {
                 calls.note_use(turn.here.now, &name);
             }
 
-            // No right is issued while a write is prepared, as the value may be changed already, nor over what a
-            // program has claimed: it would have to be asked back at once. Nor for a call that is not there yet: the
-            // one who asks is about to put it.
+            // No right is issued while a write is prepared, as the value may be changed already, nor over what this call has
+            // written and the view does not show. Nor over what a program has claimed: it would have to be asked back at
+            // once. Nor for a call that is not there yet: the one who asks is about to put it.
             given.push(room.get(table, &name).map(|seen| {
                 let is_missing = seen.value.is_none() && is_call(&name);
-                let may = rights && !is_missing && !self.locks.is_changing(&name) && !self.claims.is_claimed(&name);
+                let is_written = self.locks.is_changing(&name) || self.locks.is_written(&name);
+                let may = rights && !is_missing && !is_written && !self.claims.is_claimed(&name);
                 let (now, epsilon) = (turn.here.now, turn.here.config.epsilon);
                 let right = match may {
                     false => None,

@@ -63,9 +63,11 @@ impl Participant {
         }
 
         // They came due after the working set was named, while storage was read; or the rows of those before them took
-        // all the room. The next call has their rows.
+        // all the room; or this call has written some of it, which the view does not show: a right over what was there before would
+        // outlive the write. The next call has their rows.
         let has_what_fits = is_first && view.is_cut();
-        if !has_what_fits && !is_in_view(view, &parked.fetch, here.site.incarnation) {
+        let is_shown = has_what_fits || is_in_view(view, &parked.fetch, here.site.incarnation);
+        if !is_shown || self.locks.has_written_of(&parked.fetch) {
             let parked = self.claims.parked.get_mut(&token).expect("looked up above");
             parked.look_at = here.now.mono;
             self.timers.insert((here.now.mono, Timer::Parked(token)));

@@ -2,7 +2,7 @@
 
 use slackline_core::api::{Claim, Read, Reading, Request};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::object::{Cause, ObjectKey, Origin, Seen};
+use slackline_core::object::{Cause, Change, ObjectKey, Origin, Seen};
 
 use crate::cluster::{Cluster, DELAY};
 use crate::txns::{Txn, begin, bytes, cause, commit, committed, end_read, fresh, key, value, warm};
@@ -147,10 +147,39 @@ fn no_right_is_issued_over_what_is_claimed() {
     assert_eq!(commit(&mut cluster, 1, hasty), committed(1));
 }
 
+/// What holds the write up ends in the same moment as what the read waits for, so both are done in one call.
+#[test]
+fn no_right_is_issued_over_what_is_overwritten_in_the_same_call() {
+    let (mut cluster, x, _) = with_x(3);
+    let y = key(1, "y");
+    assert_eq!(commit(&mut cluster, 1, Txn::new().put(&y, "1")), committed(1));
+    cluster.run(20 * SECOND);
+    warm(&mut cluster, 0, &x);
+    cluster.run(200 * MILLISECOND);
+
+    // A write of y is decided when its coordinator's third message arrives; one of x waits for a right, for a round trip.
+    let write_y = begin(&mut cluster, 0, Txn::new().put(&y, "2").put(&key(0, "z"), "2"));
+    cluster.run(DELAY / 2);
+    let claim = Claim { origin: program(6, 0), writes: Vec::new(), again: true, bars: false };
+    let gets = vec![x.clone(), y.clone()];
+    let read = Read { token: 7, gets, fresh: true, timeout: 5 * SECOND, claim: Some(claim), ..Read::default() };
+    cluster.request(2, 70, Request::Read(Box::new(read)));
+    cluster.run(DELAY / 2);
+    let write_x = begin(&mut cluster, 1, Txn::new().put(&x, "2"));
+    let found = end_read(&mut cluster, 2).gets;
+    cluster.run(DELAY);
+    assert_eq!((cluster.outcome(0, write_y), cluster.outcome(1, write_x)), (Some(committed(2)), Some(committed(1))));
+    let found = found.into_iter().map(|seen| seen.expect("read")).collect::<Vec<_>>();
+    let is_old = found[0].value == Some(bytes("1"));
+    let read = commit(&mut cluster, 2, Txn::new().read(&x, &found[0]));
+    assert!(!is_old || cause(&read) == Some(Cause::Changed), "a right over what was overwritten: {read:?}");
+}
+
 #[test]
 fn transaction_that_only_reads_locks_nothing_and_leaves_nothing_behind() {
     let (mut cluster, x, _) = with_x(3);
     let y = key(2, "y");
+    assert_eq!(commit(&mut cluster, 2, Txn::new().put(&y, "1")), committed(1));
     let (one, other) = (fresh(&mut cluster, 0, &x).expect("read"), fresh(&mut cluster, 0, &y).expect("read"));
     let read = || Txn::new().read(&x, &one).read(&y, &other);
     begin(&mut cluster, 0, read());
@@ -171,6 +200,29 @@ fn transaction_that_only_reads_locks_nothing_and_leaves_nothing_behind() {
     assert_eq!(cluster.outcome(1, write), Some(committed(2)));
     assert_eq!(cause(&commit(&mut cluster, 0, read())), Some(Cause::Changed));
     assert_eq!(value(&mut cluster, 0, &y), Some(bytes("2")));
+}
+
+/// An object is put together with one of another home, and deleted together with the next change of that. It was absent before and is
+/// after, but not while the other one was what the reader has found.
+#[test]
+fn transaction_that_only_reads_does_not_take_what_came_and_went_for_absent() {
+    let mut cluster = Cluster::new(3);
+    let (x, y) = (key(1, "x"), key(0, "y"));
+    let absent = fresh(&mut cluster, 0, &x).expect("read");
+    assert_eq!(commit(&mut cluster, 1, Txn::new().put(&x, "1").put(&y, "1")), committed(2));
+    cluster.run(10 * DELAY);
+    let one = fresh(&mut cluster, 0, &y).expect("read");
+
+    // Its question to the home of x is lost, and asked again when both have changed.
+    cluster.cut = vec![(0, 1)];
+    let read = begin(&mut cluster, 0, Txn::new().read(&x, &absent).read(&y, &one));
+    cluster.run(2 * MILLISECOND);
+    cluster.cut.clear();
+    let next = Txn::new().write(&x, Change::Delete).put(&y, "2");
+    let next = begin(&mut cluster, 1, next);
+    cluster.run(10 * SECOND);
+    assert_ne!(cluster.outcome(0, read), Some(committed(1)), "x was never absent while y was 1");
+    assert!(cause(&cluster.outcome(0, read).expect("answered")).is_some(), "{:?}", cluster.outcome(1, next));
 }
 
 #[test]

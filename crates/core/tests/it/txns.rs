@@ -4,10 +4,10 @@ use slackline_core::api::{
     Batch, Hold, Operation, Outcome, Read, Reading, Request, Response, Submission, UnknownReason,
 };
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId, SessionId, SiteSet};
+use slackline_core::id::{Incarnation, OperationId, SessionId, SiteId, SiteSet};
 use slackline_core::machine::{ClientId, Input, KeySet, Machine, Overlay, View};
 use slackline_core::node::Node;
-use slackline_core::object::message::{Fetch, Message, Prepare};
+use slackline_core::object::message::{Fetch, Known, Message, Prepare};
 use slackline_core::object::trace::{End, Step, Trace};
 use slackline_core::object::{
     Abort, Cause, Change, Home, ObjectKey, Origin, Part, Rank, Seen, Span, Transaction, VALUE_BYTES, Value,
@@ -17,6 +17,7 @@ use slackline_core::right::Start;
 use slackline_core::warranty::LEASE;
 
 use crate::cluster::{Cluster, DELAY};
+use crate::reclaim::lose;
 
 /// A transaction in the making.
 #[derive(Clone, Default)]
@@ -988,4 +989,35 @@ fn one_request_reads_a_bounded_part_of_what_is_there() {
         let rows: Vec<usize> = scans.iter().map(|rows| rows.as_ref().map_or(0, Vec::len)).collect();
         assert_eq!(rows, [1, 16, 0, 0, 0]);
     }
+}
+
+/// It has the vote of one that has lost its disk since, and not yet that of one that it cannot reach: it may hear of that yet, and commit. So
+/// nobody may conclude from its answer that all who are left will abort.
+#[test]
+fn coordinator_that_has_the_vote_of_a_lost_participant_does_not_say_that_nobody_can_know_of_all() {
+    let mut cluster = Cluster::new(5);
+    let write = Txn::new().put(&key(1, "a"), "1").put(&key(2, "b"), "1").put(&key(3, "c"), "1");
+    // The third's vote reaches nobody.
+    cluster.cut = [(3, 0), (3, 2)].into();
+    let write = begin(&mut cluster, 0, write);
+    cluster.run(2 * DELAY + MILLISECOND);
+    cluster.cut.extend([(0, 3), (2, 3)]);
+    cluster.log = Some(Vec::new());
+    lose(&mut cluster, 1);
+    cluster.run(30 * SECOND);
+    assert_ne!(cluster.outcome(0, write), Some(committed(2)));
+    let is_told = |(to, from, message): &(usize, SiteId, PeerMessage)| match &message.body {
+        Body::Txn(message) => match &**message {
+            Message::Inquired { known, .. } => (*to == 2 && *from == Cluster::site(0)).then_some(*known),
+            _ => None,
+        },
+        _ => None,
+    };
+    let told: Vec<Known> = cluster.log.iter().flatten().filter_map(is_told).collect();
+    assert!(!told.is_empty() && told.iter().all(|known| *known == Known::Nothing), "{told:?}");
+
+    // Once it is heard, all of them end alike.
+    cluster.cut.clear();
+    cluster.run(30 * SECOND);
+    assert_eq!(value(&mut cluster, 2, &key(2, "b")), value(&mut cluster, 3, &key(3, "c")));
 }

@@ -152,7 +152,8 @@ impl Simulation {
             outcome => outcome,
         };
         let did_nothing = is_only_copy && is_of_one_copy(&outcome);
-        if is_only_copy {
+        // Of one whose session the client has closed, or whose window it has moved on, it is told only that it is not known yet.
+        if is_only_copy && is_kept {
             self.judge_refusal(world, op, &outcome);
         }
         self.note_trouble(now, at, op, &outcome);
