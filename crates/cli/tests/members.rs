@@ -12,7 +12,7 @@ use crate::process::{Ended, Server, configs};
 struct Cluster {
     configs: Vec<(String, String)>,
     servers: Vec<Option<Server>>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Cluster {
@@ -26,7 +26,7 @@ impl Cluster {
             let (text, _) = text.rsplit_once("\n[[sites]]").expect("it is the last");
             std::fs::write(path, text.replace(&format!(", \"{last}\"]"), "]")).expect("written");
         }
-        let mut cluster = Self { configs, servers: regions.iter().map(|_| None).collect(), _folder: folder };
+        let mut cluster = Self { configs, servers: regions.iter().map(|_| None).collect(), folder };
         (0..first.len()).for_each(|site| cluster.serve(site));
         cluster.wait(first[0]);
         cluster
@@ -108,6 +108,21 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     assert_eq!(reclaimed.json()["reclaimed"], json!(in_use - 12));
     assert_eq!(cluster.settled().0, 12);
 
+    // Treaties are over the regions that are left, and ask these alone.
+    for region in ["us", "eu"] {
+        assert_eq!(cluster.run(&["add", &format!("{region}:votes"), "10", "--deadline", "30s"]).status, 0);
+    }
+    let file = cluster.folder.path().join("enough.json");
+    std::fs::write(&file, r#"{"metric": "*:votes", "at_least": 3}"#).expect("written");
+    let made = cluster.run(&["treaty", "create", "enough", file.to_str().expect("a path of this test")]);
+    assert_eq!(made.status, 0, "{made:?}");
+    let all = cluster.run(&["treaty", "list", "--json"]).json();
+    assert_eq!((&all["missing"], all["treaties"].as_array().map(Vec::len)), (&json!([]), Some(1)), "{all}");
+    let status = cluster.run(&["status", "--json"]).json();
+    let members: Vec<&Value> = status["sites"].as_array().expect("sites").iter().map(|site| &site["member"]).collect();
+    assert_eq!(members, [true, true, false, true]);
+    assert_eq!(cluster.run(&["treaty", "drop", "enough"]).status, 0);
+
     // It returns, and does nothing. Another starts again with the configuration of before, and goes on.
     cluster.serve(2);
     let status = || cluster.run(&["status", "--json"]).json();
@@ -127,10 +142,37 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     let refused = eventually("its tokens are elsewhere", refused, |refused| refused.json()["reason"] != "has_tokens");
     assert_eq!((refused.status, refused.json()["reason"].clone()), (1, json!("has_grants")), "{refused:?}");
     assert_eq!(cluster.run(&["quota", "release", "--grant", &grant]).status, 0);
-    let removed = cluster.run(&remove);
+    // What is known of a transaction is kept until its deadline.
+    let removed = || cluster.run(&remove);
+    let removed =
+        eventually("its transactions are over", removed, |removed| removed.json()["reason"] != "has_transactions");
     assert_eq!((removed.status, removed.json()["membership"].clone()), (0, json!(3)), "{removed:?}");
     let (in_use, sites) = cluster.settled();
     assert_eq!((in_use, sites.as_array().map(Vec::len)), (6, Some(2)));
+}
+
+/// Its data directory is that of a site with the same name in another cluster of the same name.
+#[test]
+fn site_with_the_storage_of_another_cluster_is_not_added() {
+    let regions = ["us", "eu", "ap", "sa"];
+    let mut other = Cluster::start(&["us", "eu", "ap", "sa", "oc"]);
+    other.wait("sa");
+    (0..4).for_each(|site| other.kill(site));
+
+    let mut cluster = Cluster::start(&regions);
+    std::fs::rename(other.folder.path().join("sa"), cluster.folder.path().join("sa")).expect("moved");
+    cluster.serve(3);
+    let add = ["site", "add", "sa", "--address", &cluster.configs[3].1.clone()];
+    let refused = cluster.run(&add);
+    assert!(refused.status == 1 && refused.stderr.contains("start it on an empty one"), "{refused:?}");
+
+    // On an empty one it is.
+    cluster.kill(3);
+    std::fs::remove_dir_all(cluster.folder.path().join("sa")).expect("there");
+    cluster.serve(3);
+    let added = cluster.run(&add);
+    assert_eq!(added.status, 0, "{added:?}");
+    cluster.wait("sa");
 }
 
 /// Two of five sites are killed at once, and one of them never comes back; it is declared lost and reclaimed, another is added, and one is

@@ -47,6 +47,7 @@ impl Client {
                 id: site.id,
                 site: site.name.clone(),
                 address: site.address.clone(),
+                is_gone: site.is_gone,
                 state,
             })
             .collect()
@@ -206,6 +207,8 @@ pub struct SiteStatus {
     pub site: String,
     /// Where clients reach it.
     pub address: String,
+    /// True if it is a member no longer.
+    pub is_gone: bool,
     /// What it says of itself; none if it did not answer.
     pub state: Option<api::Status>,
 }

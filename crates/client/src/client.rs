@@ -119,7 +119,7 @@ impl Client {
         }
 
         // One site of each region tells how near the region is; those of other lanes are beside it.
-        let probes = channels.iter().filter(|(site, _)| site.id.lane == channels[0].0.id.lane);
+        let probes = channels.iter().filter(|(site, _)| site.id.lane == channels[0].0.id.lane && !site.is_gone);
         let probes = probes.map(|(site, channel)| (site.id.region, channel.clone())).collect();
         let measured = measure(probes, options.connect).await;
         let epsilon = measured.iter().map(|probe| probe.epsilon).max().unwrap_or_default().max(EPSILON);

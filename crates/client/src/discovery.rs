@@ -1,7 +1,9 @@
 //! Finding the cluster: its map, and how far away each region is.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use slackline_core::api::{self, Readiness};
 use slackline_core::id::SiteId;
 use slackline_session::outcome::ConnectError;
 use slackline_session::topology::Topology;
@@ -39,6 +41,8 @@ pub struct Introduced {
     pub site: SiteId,
     /// That map.
     pub topology: Topology,
+    /// Whether it serves, and why not.
+    pub readiness: Readiness,
 }
 
 /// Asks the site at an address (`host:port`) who it is.
@@ -48,12 +52,20 @@ pub struct Introduced {
 /// Why it does not say, in words.
 pub async fn introduce(address: &str, patience: Duration) -> Result<Introduced, String> {
     let channel = connection::channel(address).ok_or_else(|| format!("{address:?} is no address like host:port"))?;
-    let asked = async { connection::stub(channel).topology(v1::TopologyRequest {}).await };
-    let reply = timeout(patience, asked).await.map_err(|_| format!("no answer within {patience:?}"))?;
-    let reply = reply.map_err(|status| explain(&status))?.into_inner();
-    let site = reply.site.and_then(|site| SiteId::try_from(site).ok());
-    let introduced = site.and_then(|site| Some(Introduced { site, topology: read(reply)? }));
-    introduced.ok_or_else(|| "its map of the cluster makes no sense".to_owned())
+    let asked = async {
+        let mut stub = connection::stub(channel);
+        let map = stub.topology(v1::TopologyRequest {}).await?.into_inner();
+        Ok((map, stub.status(v1::StatusRequest {}).await?.into_inner()))
+    };
+    let replies = timeout(patience, asked).await.map_err(|_| format!("no answer within {patience:?}"))?;
+    let (map, state) = replies.map_err(|status: tonic::Status| explain(&status))?;
+    let site = map.site.and_then(|site| SiteId::try_from(site).ok());
+    let readiness = api::Status::try_from(state).ok().map(|state| state.readiness);
+    let introduced = site.zip(readiness).and_then(|(site, readiness)| {
+        let topology = read(map)?;
+        Some(Introduced { site, topology, readiness })
+    });
+    introduced.ok_or_else(|| "what it says of the cluster and of itself makes no sense".to_owned())
 }
 
 /// The first map that any of the addresses gives.
@@ -163,9 +175,14 @@ pub(crate) fn by_nearness(measured: &[Probe], topology: &Topology, addresses: &[
 /// The map as it came over the wire; `None` if it makes no sense.
 fn read(reply: v1::TopologyReply) -> Option<Topology> {
     let lanes = u16::try_from(reply.lanes).ok().filter(|lanes| *lanes > 0)?;
-    let site = |site: v1::TopologySite| Some((SiteId::try_from(site.site?).ok()?, site.address));
+    let mut gone = BTreeSet::new();
+    let site = |site: v1::TopologySite| {
+        let id = SiteId::try_from(site.site?).ok()?;
+        gone.extend(site.gone.then_some(id));
+        Some((id, site.address))
+    };
     let sites = reply.sites.into_iter().map(site).collect::<Option<Vec<_>>>()?;
-    Topology::new(reply.cluster, reply.regions, lanes, sites)
+    Some(Topology::new(reply.cluster, reply.regions, lanes, sites)?.without(&gone))
 }
 
 #[cfg(test)]
@@ -181,6 +198,7 @@ mod tests {
                 id: SiteId::new(region, 0),
                 name: regions[usize::from(region)].clone(),
                 address: format!("host:{region}"),
+                is_gone: false,
             })
             .collect();
         let topology = Topology { cluster: String::new(), regions, lanes: 1, sites };

@@ -200,7 +200,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
-        if all.missing.len() == topology.regions.len() {
+        if all.missing.len() == topology.homes().len() {
             return Err(ReadError::Unreachable { asked });
         }
         all.found.sort_by(|one, other| one.treaty.name().cmp(other.treaty.name()));
@@ -234,7 +234,7 @@ impl Client {
 
     /// Asks the sites of all regions at once what they know of treaties: of one that each region may be the home of, or of all.
     fn ask_all(&self, key: impl Fn(u16) -> Option<ObjectKey>) -> JoinSet<(u16, Result<TreatiesHere, ReadError>)> {
-        self.ask_homes((0..self.topology().regions.len() as u16).map(|home| (home, key(home))))
+        self.ask_homes(self.topology().homes().into_iter().map(|home| (home, key(home))))
     }
 
     /// Asks the sites of regions at once what they know of treaties: of one each, or of all.
@@ -361,7 +361,7 @@ impl Treaty {
     /// True if a treaty of its name has another home than this one.
     async fn is_elsewhere(&self, home: u16) -> Result<bool, Reason> {
         let topology = self.client.topology();
-        let others = (0..topology.regions.len() as u16).filter(|other| *other != home);
+        let others = topology.homes().into_iter().filter(|other| *other != home);
         let key = |other| (other, Some(treaty_key(other, self.name())));
         let (mut asked, mut missing) = (self.client.ask_homes(others.map(key)), Vec::new());
         while let Some((other, here)) = asked.join_next().await.transpose().expect("it does not panic") {

@@ -61,6 +61,7 @@ impl Cluster {
                 let address = listener.local_addr().expect("bound");
                 let id = SiteId::new(position, lane);
                 topology.sites.push(v1::TopologySite {
+                    gone: false,
                     site: Some(id.into()),
                     region: (*region).to_owned(),
                     lane: lane.into(),

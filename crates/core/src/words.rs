@@ -142,7 +142,7 @@ impl fmt::Display for Refusal {
                 write!(f, "{} objects are at home at the site", or_more(*count))
             }
             Refusal::NoSeat { why: NoSeat::HasTransactions, count } => {
-                write!(f, "{count} transactions are under way at the site")
+                write!(f, "{count} transactions are under way at the site, or were in the last seconds: try again")
             }
             Refusal::AboveOut { at_most } => {
                 write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")

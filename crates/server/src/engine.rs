@@ -598,7 +598,7 @@ impl Engine {
             error!(
                 "the data directory is new, and other sites know incarnation {} of this site, so the site joins nothing. Is its \
                  volume mounted, and is `data` the right directory? Only if the earlier data are lost permanently, start the \
-                 site once with --new-storage; the tokens that it had then count as in use permanently",
+                 site once with --new-storage; the tokens that it had count as in use until `quota reclaim`",
                 predecessor.0
             );
         }
@@ -606,7 +606,7 @@ impl Engine {
         if readiness == Readiness::Ready && !was_confirming && incarnation > Incarnation(1) {
             warn!(
                 incarnation = incarnation.0,
-                "the site has lost its disk before; the tokens that it had then count as in use"
+                "the site has lost its disk before; the tokens that it had count as in use until `quota reclaim`"
             );
         }
         if readiness == Readiness::Ready {
@@ -632,6 +632,9 @@ impl Engine {
             return;
         }
         self.noted.members = roster.number;
+        for seat in roster.seats.iter().filter(|seat| seat.gone) {
+            self.parts.topology.leave(seat.site);
+        }
         for seat in roster.seats.iter().filter(|seat| seat.since > 0) {
             self.parts.topology.join(seat.site, &seat.label);
             // One that is gone may come back, and is to hear that it is.

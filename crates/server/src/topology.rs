@@ -1,6 +1,6 @@
 //! The cluster's map: regions by position, lanes, and the address of each site.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use slackline_core::id::SiteId;
@@ -28,6 +28,8 @@ struct Places {
     regions: Vec<String>,
     /// Every site's address: one for each region and lane.
     sites: BTreeMap<SiteId, String>,
+    /// Those that are members no longer.
+    gone: BTreeSet<SiteId>,
 }
 
 impl Topology {
@@ -39,7 +41,7 @@ impl Topology {
         regions: Vec<String>,
         sites: BTreeMap<SiteId, String>,
     ) -> Self {
-        Self { cluster, me, lanes, places: RwLock::new(Places { regions, sites }) }
+        Self { cluster, me, lanes, places: RwLock::new(Places { regions, sites, gone: BTreeSet::new() }) }
     }
 
     fn places(&self) -> RwLockReadGuard<'_, Places> {
@@ -70,11 +72,16 @@ impl Topology {
     pub(crate) fn join(&self, site: SiteId, label: &str) {
         let Some((region, address)) = label.split_once(' ') else { return };
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
-        let Places { regions, sites } = &mut *places;
+        let Places { regions, sites, .. } = &mut *places;
         if regions.len() == usize::from(site.region) {
             regions.push(region.to_owned());
         }
         sites.entry(site).or_insert_with(|| address.to_owned());
+    }
+
+    /// Notes that a site is a member no longer. It keeps its place.
+    pub(crate) fn leave(&self, site: SiteId) {
+        self.places.write().unwrap_or_else(PoisonError::into_inner).gone.insert(site);
     }
 
     /// What is wrong with the label of a site that is to join, if something is: the name of its region, a space and its address.
@@ -104,14 +111,17 @@ impl Topology {
     }
 
     pub(crate) fn reply(&self) -> TopologyReply {
+        let (sites, gone) = {
+            let places = self.places();
+            (places.sites.clone(), places.gone.clone())
+        };
         let site = |(site, address): (&SiteId, &String)| TopologySite {
             site: Some((*site).into()),
             region: self.region(*site),
             lane: site.lane.into(),
             address: address.clone(),
+            gone: gone.contains(site),
         };
-
-        let sites = self.places().sites.clone();
         TopologyReply {
             cluster: self.cluster.clone(),
             site: Some(self.me.into()),

@@ -103,7 +103,7 @@ impl Metric {
             Form::Log2(key) => treaty::Metric::Log2(place(key, topology)?),
             Form::Everywhere(name) => {
                 check_name(name, topology)?;
-                treaty::Metric::Everywhere(name.clone(), (0..topology.regions.len() as u16).collect())
+                treaty::Metric::Everywhere(name.clone(), topology.homes().into_iter().collect())
             }
             Form::Sum(metrics) => treaty::Metric::Sum(all(metrics)?),
             Form::Times(factor, metric) => treaty::Metric::Times(*factor, Box::new(metric.place(topology)?)),
@@ -117,7 +117,7 @@ impl Metric {
         Metric(match metric {
             treaty::Metric::Counter(key) => Form::Counter(topology.key(key)),
             treaty::Metric::Log2(key) => Form::Log2(topology.key(key)),
-            treaty::Metric::Everywhere(name, homes) if homes.len() == topology.regions.len() => {
+            treaty::Metric::Everywhere(name, homes) if homes.iter().copied().eq(topology.homes()) => {
                 Form::Everywhere(name.clone())
             }
             treaty::Metric::Everywhere(name, homes) => {

@@ -1,5 +1,6 @@
 //! The cluster's map: regions, lanes, sites, and how ids are written with the names of regions.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -37,6 +38,8 @@ pub struct Site {
     pub name: String,
     /// Where clients reach it: `host:port`.
     pub address: String,
+    /// True if it is a member no longer. It keeps its name and its number, and serves nobody.
+    pub is_gone: bool,
 }
 
 impl Topology {
@@ -44,13 +47,28 @@ impl Topology {
     pub fn new(cluster: String, regions: Vec<String>, lanes: u16, sites: Vec<(SiteId, String)>) -> Option<Self> {
         let named = |(id, address): (SiteId, String)| {
             let region = regions.get(usize::from(id.region)).filter(|_| id.lane < lanes)?;
-            Some(Site { id, name: site_name(region, id.lane), address })
+            Some(Site { id, name: site_name(region, id.lane), address, is_gone: false })
         };
 
         // Sets of sites count positions in this order, at the sites as here.
         let mut sites = sites.into_iter().map(named).collect::<Option<Vec<Site>>>()?;
         sites.sort_by_key(|site| site.id);
         (!sites.is_empty()).then_some(Self { cluster, regions, lanes, sites })
+    }
+
+    /// The same map, where these sites are members no longer.
+    pub fn without(mut self, gone: &BTreeSet<SiteId>) -> Self {
+        self.sites.iter_mut().for_each(|site| site.is_gone = gone.contains(&site.id));
+        self
+    }
+
+    /// The regions in which objects are at home: all but those that are gone.
+    pub fn homes(&self) -> Vec<u16> {
+        let is_gone = |region: u16| {
+            let id = SiteId::new(region, OBJECTS_LANE);
+            self.sites.iter().any(|site| site.id == id && site.is_gone)
+        };
+        (0..self.regions.len() as u16).filter(|region| !is_gone(*region)).collect()
     }
 
     /// The region of this name.
@@ -185,7 +203,7 @@ mod tests {
         for (region, name) in (0..).zip(&regions) {
             for lane in 0..lanes {
                 let id = SiteId::new(region, lane);
-                sites.push(Site { id, name: site_name(name, lane), address: String::new() });
+                sites.push(Site { id, name: site_name(name, lane), address: String::new(), is_gone: false });
             }
         }
         Topology { cluster: "test".into(), regions, lanes, sites }

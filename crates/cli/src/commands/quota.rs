@@ -532,7 +532,7 @@ With --json:
   in_use is a number, or {\"min\", \"max\"} if sites grant meanwhile, or one is down.
 
 With --local --json:
-  {\"name\", \"limit\", \"excess\", \"at_most\", \"estimate\",
+  {\"name\", \"limit\", \"excess\", \"refill_per_second\", \"at_most\", \"estimate\",
    \"sites\": [{\"site\", \"tokens\", \"age_ms\"}]}
   No more than at_most is in use; age_ms is null if a site has said nothing lately.")]
 struct Show {

@@ -41,7 +41,7 @@ pub(crate) struct Serve {
     config: PathBuf,
     /// Confirm that the site's earlier data are permanently lost, and let it join with a new data directory. Give this once,
     /// when `status` shows awaiting_new_storage, and only after you have checked that the volume is mounted and that `data`
-    /// names the right directory: the tokens that the site had then count as in use permanently
+    /// names the right directory: the tokens that the site had count as in use until `quota reclaim`
     #[arg(long)]
     new_storage: bool,
     /// Print one JSON object when the site runs

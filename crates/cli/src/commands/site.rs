@@ -105,7 +105,7 @@ impl Add {
                     "{address} does not say who it is ({why}): start the site there first; it waits until it is added"
                 ))
             })?;
-            let slackline::Introduced { site, topology: its } = introduced;
+            let slackline::Introduced { site, topology: its, readiness } = introduced;
             let known = topology.regions.len();
             let objection = match () {
                 () if address.contains('/') => {
@@ -126,6 +126,12 @@ impl Add {
                 )),
                 () if usize::from(site.region) > known => {
                     Some(format!("region {:?} joins before it", its.regions[known]))
+                }
+                // Of a site whose seat is new nobody believes that it has a past, so it would never serve.
+                () if usize::from(site.region) == known
+                    && matches!(readiness, Readiness::Confirming | Readiness::Stale) =>
+                {
+                    Some("its data directory is that of a member of some cluster: start it on an empty one".to_owned())
                 }
                 () => None,
             };
@@ -185,7 +191,7 @@ impl Drain {
 ///
 /// Drain it first. It is refused, with their number, while it has tokens, grants of it are out that it alone can take back, objects are
 /// at home there, or transactions are under way. Then a majority of the members agrees, itself among them, and it does nothing
-/// more: stop it.
+/// more: stop it. Treaties and memoized results that are at home there end.
 #[derive(Args)]
 #[command(after_help = "\
 Example:

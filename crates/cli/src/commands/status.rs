@@ -25,7 +25,7 @@ With --json:
    \"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"because\", \"waiting_for\",
               \"unrecorded\",
               \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
-  and more; for a site that is not up clock_error_us is null, rtt_ms empty.
+  and more (member is false for a site that is gone); for a site that is not up clock_error_us is null, rtt_ms empty.
   unrecorded is the number of quotas of which the site has no tokens yet,
   because its storage is new, or that have not recorded the last change of
   the members; null as long as too few sites answer.
@@ -74,6 +74,7 @@ fn site_json(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Value {
         "quotas": state.map(|state| state.quotas),
         "unrecorded": site.unrecorded(all),
         "membership": state.map(|state| state.membership),
+        "member": !site.is_gone,
         "sessions": state.map(|state| state.sessions),
         "rtt_ms": round_trips.collect::<Map<String, Value>>(),
     })
@@ -109,6 +110,10 @@ fn notes(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Vec<String> 
         _ => {}
     }
 
+    if site.is_gone {
+        notes.push(format!("{name}: it is a member no longer, and never will be."));
+    }
+
     let waiting_for = waiting_for(site, client);
     if !waiting_for.is_empty() {
         notes.push(format!("{name}: waits for {}.", waiting_for.join(", ")));
@@ -120,7 +125,7 @@ fn notes(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Vec<String> 
         } else {
             format!("{lost} earlier incarnations were")
         };
-        notes.push(format!("{name}: {incarnations} lost; the tokens that it had then count as in use."));
+        notes.push(format!("{name}: {incarnations} lost; its tokens count as in use until `quota reclaim`."));
     }
 
     if let Some(unrecorded @ 1..) = site.unrecorded(all) {

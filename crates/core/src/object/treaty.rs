@@ -233,7 +233,10 @@ impl Metric {
                     add(sum, other);
                     return Ok(sums);
                 }
-                if sums.len() * more.len() > CLAUSES {
+                // Each is copied for each of the others, so all their terms together are bounded, too, before they are made.
+                let terms = |sums: &[Sum]| sums.iter().map(Sum::len).sum::<usize>();
+                let all = terms(&sums) * more.len() + terms(&more) * sums.len();
+                if sums.len() * more.len() > CLAUSES || all > TERMS * LEAVES {
                     return Err(Unfit::TooManyParts);
                 }
                 Ok(sums.iter().flat_map(|sum| more.iter().map(|other| added(sum, other))).collect())

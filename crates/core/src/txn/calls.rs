@@ -41,6 +41,7 @@ use crate::object::treaty::{is_unnamed, treaty_name};
 use crate::object::{Abort, CALL_MARK, ObjectKey, Part, Span, is_call};
 use crate::right::Start;
 use crate::turn::{Here, Turn};
+use crate::warranty::LEASE;
 
 /// The most calls, or notes, that one step looks at.
 const STEP: u32 = 64;
@@ -102,6 +103,8 @@ enum Timer {
     Calls,
     /// The next step through the notes.
     Notes,
+    /// The notes of calls whose home, this region, is gone for good go, too: nobody can tell any more which of them are there.
+    Gone(u16),
 }
 
 /// Calls of memoized functions: notes of those that depend on objects here, and uses of this home's own.
@@ -113,7 +116,8 @@ pub(super) struct Calls {
     dependents: Dependents,
     /// The uses of this home's calls.
     uses: Uses,
-    /// When each step is due, in monotonic microseconds; at most one timer of each kind, and none before the site serves.
+    /// When each step is due, in monotonic microseconds; at most one through the calls and one through the notes, and none of these before
+    /// the site serves.
     timers: BTreeSet<(u64, Timer)>,
 }
 
@@ -176,6 +180,7 @@ impl Calls {
             match timer {
                 Timer::Calls => self.calls_need(here.site.incarnation, set),
                 Timer::Notes => self.notes_need(here, set),
+                Timer::Gone(_) => {}
             }
         }
     }
@@ -190,6 +195,7 @@ impl Calls {
             match timer {
                 Timer::Calls => idle.extend(self.look_for_idle(&turn.here, table)),
                 Timer::Notes => self.look_at_notes(turn),
+                Timer::Gone(home) => self.forget_of(turn, home),
             }
         }
         idle
@@ -271,6 +277,23 @@ impl Calls {
         }
         self.uses.noted = last.filter(|_| !is_over);
         self.look_again(&turn.here, Timer::Notes, is_over);
+    }
+
+    /// The members have changed. Calls whose home is gone have gone with it; but until a lease is over, somebody may rely on one that was
+    /// read there.
+    pub(super) fn meet_members(&mut self, here: &Here) {
+        let over_at = here.now.mono + LEASE + 2 * here.config.epsilon;
+        self.timers.extend(here.site.gone.iter().map(|gone| (over_at, Timer::Gone(gone.region))));
+    }
+
+    /// Removes notes of calls of a home that is gone. What was prepared before may bring some yet, so this is never over.
+    fn forget_of(&mut self, turn: &mut Turn, home: u16) {
+        let first = ObjectKey::new(home, String::new());
+        let calls = self.dependents.calls_after(Some(&first)).take_while(|call| call.home == home);
+        let calls: Vec<ObjectKey> = calls.take(STEP as usize).cloned().collect();
+        calls.iter().for_each(|call| self.dependents.forget(&mut turn.out.batch, call));
+        let pause = if calls.len() < STEP as usize { LEASE } else { PAUSE };
+        self.timers.insert((turn.here.now.mono + pause, Timer::Gone(home)));
     }
 
     /// Removes the notes of calls that are gone, unless they were registered after the question.

@@ -68,6 +68,10 @@ impl Chapter for Txns {
         self.participant.leaves.withholds_from(region)
     }
 
+    fn meet_members(&mut self, here: &Here) {
+        self.calls.meet_members(here);
+    }
+
     fn resume(&mut self, turn: &mut Turn, start: Start) {
         self.start = start;
         self.participant.resume(&turn.here, start);

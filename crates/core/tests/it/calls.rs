@@ -1,6 +1,6 @@
 //! Calls of memoized functions, one rule a scenario. The function is one that gives the larger of two counters.
 
-use slackline_core::api::{Operation, Outcome};
+use slackline_core::api::{Operation, Outcome, SeatChange};
 use slackline_core::clock::SECOND;
 use slackline_core::config::IDLE_CALLS;
 use slackline_core::draft::buffer::{ROOT, apply};
@@ -470,4 +470,27 @@ fn what_a_call_depends_on_at_a_home_is_changed_by_one_at_a_time() {
     cluster.run(4 * DELAY);
     assert_eq!(set(&mut cluster, 1, &x(), 5), committed(1), "nothing depends on it any more");
     assert_eq!(cause(&set(&mut cluster, 1, &other, 5)), Some(Cause::Depended));
+}
+
+/// Nobody can tell any more whether the call is there. Until a lease is over, somebody may rely on it.
+#[test]
+fn call_whose_home_is_gone_for_good_holds_no_write_up_for_long() {
+    let (mut cluster, draft) = computed(&max(), 5);
+    let proposal = draft.proposal(0).expect("it was computed").1;
+    assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
+    cluster.run(SECOND);
+    assert_eq!(cause(&set(&mut cluster, 1, &x(), 4)), Some(Cause::Depended));
+    cluster.kill(0);
+    cluster.run(10 * SECOND);
+    let lost = Operation::Seat { site: Cluster::site(0), change: SeatChange::Lost, label: "site 0".into() };
+    assert!(matches!(cluster.done(1, lost), Outcome::Seated { .. }));
+    assert_eq!(cause(&set(&mut cluster, 1, &x(), 4)), Some(Cause::Depended), "somebody may rely on it");
+    cluster.run(LEASE + SECOND);
+    assert_eq!(set(&mut cluster, 1, &x(), 4), committed(1));
+
+    // Nor does it after a restart.
+    cluster.kill(2);
+    cluster.start(2);
+    cluster.run(LEASE + SECOND);
+    assert_eq!(set(&mut cluster, 2, &y(), 4), committed(1));
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::api::{Operation, Outcome, Read, Request, Response};
+use slackline_core::api::{Operation, Outcome, Read, Request, Response, SeatChange};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::draft::Draft;
 use slackline_core::draft::buffer::ROOT;
@@ -504,4 +504,45 @@ fn rate_is_counted_on_as_long_as_it_is_given() {
         }
     }
     assert!(rates > 20, "{rates} clauses with rates");
+}
+
+/// The bound is as low as a number can be. Bytes in place of the counter leave no number of it at all, and no slack would be enough.
+#[test]
+fn bytes_in_place_of_a_counter_end_its_treaty() {
+    let mut world = World::new(1);
+    world.cluster.unruly = None;
+    world.statement = Statement::AtLeast(Metric::Counter(counter(0)), i64::MIN);
+    world.key = treaty_key(0, "t");
+    world.make(0);
+    world.run(SECOND);
+    assert!(world.valid_at(0).is_some());
+    let part =
+        Part { writes: vec![("n".into(), Change::Put(Value::Bytes(b"no number"[..].into())))], ..Part::default() };
+    let home = Home { region: 0, incarnation: Incarnation(1), part };
+    let transaction = Transaction { homes: vec![home], max_wait: 2 * SECOND, ..Transaction::default() };
+    let put = world.cluster.submit(0, Operation::Commit(Box::new(transaction)));
+    world.cluster.run(3 * SECOND);
+    assert_eq!(world.cluster.outcome(0, put), Some(Outcome::Committed { phases: 1 }));
+    assert!(world.valid_at(0).is_none(), "it is retracted");
+}
+
+/// Nobody will ever say that it is retracted.
+#[test]
+fn treaty_ends_with_its_home_that_is_lost_for_good() {
+    let mut world = World::new(1);
+    world.cluster.unruly = None;
+    world.key = treaty_key(0, "t");
+    world.make(0);
+    world.run(SECOND);
+    let leaves = |world: &World, at: usize| {
+        let node = world.cluster.hosts[at].node.as_ref().expect("runs");
+        node.chapters().txns.leaves(world.cluster.time(at)).len()
+    };
+    assert_eq!((leaves(&world, 1), leaves(&world, 2)), (1, 1));
+    world.cluster.kill(0);
+    world.cluster.run(10 * SECOND);
+    let lost = Operation::Seat { site: Cluster::site(0), change: SeatChange::Lost, label: "site 0".into() };
+    assert!(matches!(world.cluster.done(1, lost), Outcome::Seated { .. }));
+    world.cluster.run(90 * SECOND);
+    assert_eq!((leaves(&world, 1), leaves(&world, 2)), (0, 0), "a treaty whose home is gone is kept for ever");
 }

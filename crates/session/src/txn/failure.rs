@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use slackline_core::id::OperationId;
+use slackline_core::object::treaty::treaty_name;
 use slackline_core::object::{self, Cause, ObjectKey};
 
 use crate::key::Key;
@@ -43,10 +44,12 @@ impl Failure {
         matches!(&self.reason, Reason::Aborted(aborted) if aborted.cause == Cause::NotMet)
     }
 
-    /// The treaty that what the run wrote would break, although the run relies on it.
+    /// The treaty that what the run wrote would break, although the run relies on it; or that is about to be retracted, which may wait for
+    /// rights of a site that is down.
     pub(super) fn broken(&self, topology: &Topology) -> Option<ObjectKey> {
         let Reason::Aborted(aborted) = &self.reason else { return None };
-        let key = aborted.key.as_ref().filter(|_| aborted.cause == Cause::NotMet)?;
+        let is_changing = |key: &&Key| aborted.cause == Cause::Busy && treaty_name(key.name()).is_some();
+        let key = aborted.key.as_ref().filter(|key| aborted.cause == Cause::NotMet || is_changing(key))?;
         Some(ObjectKey::new(topology.region(key.region())?, key.name()))
     }
 
@@ -120,4 +123,24 @@ pub enum TxnError {
     /// The transaction, or the block, has ended: its handle is of no use any more.
     #[error("this transaction, or the block in it, has ended")]
     Over,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackline_core::id::SiteId;
+    use slackline_core::object::treaty::treaty_key;
+
+    #[test]
+    fn treaty_that_is_about_to_end_is_not_asked_again() {
+        let site = SiteId::new(0, 0);
+        let topology = Topology::new("test".into(), vec!["us".into()], 1, vec![(site, "us:1".into())]).expect("sound");
+        let busy = |key: &ObjectKey| {
+            let abort = object::Abort::about(Cause::Busy, site, &key.name);
+            Failure::of_abort(abort, &topology).broken(&topology)
+        };
+        let treaty = treaty_key(0, "a-leads");
+        assert_eq!(busy(&treaty), Some(treaty));
+        assert_eq!(busy(&ObjectKey::new(0, "votes/a")), None, "that is contention");
+    }
 }

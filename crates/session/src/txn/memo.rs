@@ -129,7 +129,10 @@ impl<A: Serialize, T> Memo<A, T> {
 
         let region = match self.home {
             Some(home) => topology.region(&home(arguments))?,
-            None => (spread(&name) % topology.regions.len().max(1) as u64) as u16,
+            None => {
+                let homes = topology.homes();
+                *homes.get((spread(&name) % homes.len().max(1) as u64) as usize)?
+            }
         };
         is_call(&name).then(|| ObjectKey::new(region, name))
     }

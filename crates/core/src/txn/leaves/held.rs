@@ -69,6 +69,9 @@ pub(super) struct Order {
     pub(super) done: u64,
 }
 
+/// What a part lacks that leaves no counter: more than all homes together can have, so the treaty is retracted. Thousands of them may wait.
+const NEVER_ENOUGH: i128 = 1 << 100;
+
 /// Something that a part lacks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Lack {
@@ -119,7 +122,7 @@ impl Held {
         // on where the counter is, and that is not known as long as something is undecided.
         let may_stay_below = || !self.terms.iter().any(|term| term.is_log);
         let is_enough = after.is_some_and(|after| after >= self.bound || (after >= before && may_stay_below()));
-        let amount = self.bound - after.unwrap_or(i128::from(i64::MIN));
+        let amount = after.map_or(NEVER_ENOUGH, |after| self.bound - after);
         (!is_enough).then(|| Lack { making: making.clone(), clause, amount })
     }
 

@@ -478,6 +478,8 @@ impl Leaves {
         let Some(leaf) = self.leaves.get_mut(making) else { return };
         match leaf.stage {
             Stage::Prepared | Stage::Kept => return,
+            // Nobody is left to say that it is retracted, or to vouch to.
+            Stage::Free if !here.site.is_present(home) => return self.drop_leaf(&mut turn.out.batch, making),
             // It may be up, and what it says be lost on its way.
             Stage::Retracting(since) if !here.is_reachable(home) || now.mono > since + LEASE => {
                 leaf.stage = Stage::Leaving(now.mono + lease(here.config.epsilon));
@@ -557,13 +559,20 @@ impl Leaves {
                 Timer::Asked(making) => self.asked_for_long(turn, locks, &making),
                 Timer::Retract(making) => self.ask_to_retract(turn, &making),
                 Timer::Confirm(making) => {
-                    let Some(leaf) = self.leaves.get(&making) else { continue };
+                    let Some(leaf) = self.leaves.get_mut(&making) else { continue };
                     self.timers.insert((now + CONFIRM, Timer::Confirm(making.clone())));
+
+                    // A treaty ends with its home, if that is a member no longer. Programs may still rely on it until the lease is over.
+                    let home = SiteId::new(making.0.home, turn.here.site.me.lane);
+                    if leaf.stage == Stage::Kept && !turn.here.site.is_present(home) {
+                        leaf.stage = Stage::Retracting(now);
+                        self.ask_to_retract(turn, &making);
+                        continue;
+                    }
 
                     // The home of a treaty that is still being made may not have heard of it yet, and would take it for one that
                     // is over. The answer could arrive when this leaf is kept, and delete it under a valid treaty.
                     if leaf.stage != Stage::Prepared {
-                        let home = SiteId::new(making.0.home, turn.here.site.me.lane);
                         say(&mut turn.out, home, &making, Says::Retract { is_question: true });
                     }
                 }
