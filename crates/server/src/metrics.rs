@@ -164,7 +164,7 @@ impl Snapshot {
         ];
 
         page.counters("rounds", "Rounds led here, by cause", rounds)?;
-        page.counter("rebalances", "Rounds applied here that moved tokens", node.rebalances)?;
+        page.counter("rebalances", "Rounds applied here, except those that create or delete", node.rebalances)?;
         let gifts = [
             ([("cause", "asked")], node.gifts_asked),
             ([("cause", "ahead")], node.gifts_ahead),

@@ -1,6 +1,7 @@
 //! One site: its threads, from start to stop.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -680,7 +681,10 @@ fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), 
         Stale::Behind { position } => format!("other sites have heard of batch {position}, which it does not have"),
     };
 
-    // A name that was never used: an earlier copy is not overwritten.
+    // What is moved is the directory itself, whatever the configuration calls it: `data/`, or a link to it. And the new name is one that
+    // was never used: an earlier copy is not overwritten.
+    let named = data.clone();
+    let data = std::fs::canonicalize(&data).unwrap_or(data);
     let mut aside = data.clone().into_os_string();
     aside.push(format!(".stale-{incarnation}"));
     let names = (1..).map(|number| match number {
@@ -688,7 +692,14 @@ fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), 
         _ => PathBuf::from(format!("{}.{number}", aside.display())),
     });
     let aside = names.into_iter().find(|name| !name.exists()).unwrap_or_default();
-    std::fs::rename(&data, &aside).map_err(|source| RunError::Stale {
+    let moved = std::fs::rename(&data, &aside).and_then(|()| {
+        // A link would lead nowhere.
+        if named.is_symlink() {
+            std::fs::create_dir(&data)?;
+        }
+        File::open(data.parent().unwrap_or(Path::new("/")))?.sync_all()
+    });
+    moved.map_err(|source| RunError::Stale {
         site,
         data: data.clone(),
         why: why.clone(),

@@ -193,6 +193,33 @@ fn lost_storage_that_comes_back_is_moved_aside_whole() {
     [us, eu, ap].into_iter().for_each(drain);
 }
 
+/// The configuration names a link to the directory on the volume.
+#[test]
+fn old_copy_behind_a_link_is_moved_aside_on_its_volume() {
+    let places = Places::new();
+    let volume = places.root.path().join("volume");
+    let (real, lost) = (volume.join("data"), volume.join("lost"));
+    std::fs::create_dir_all(&real).expect("a volume");
+    std::fs::create_dir_all(places.data(1).parent().expect("a directory of its own")).expect("made");
+    std::os::unix::fs::symlink(&real, places.data(1)).expect("a link");
+    let [us, eu, ap] = places.start_all();
+    drain(eu);
+    std::fs::rename(&real, &lost).expect("lost");
+    std::fs::create_dir(&real).expect("empty");
+    let eu = places.try_start(1, NewStorage::Permitted).expect("starts");
+    assert!(eu.wait_ready(PATIENCE));
+    drain(eu);
+
+    std::fs::remove_dir_all(&real).expect("the newest one is kept nowhere");
+    std::fs::rename(&lost, &real).expect("found");
+    let eu = places.start(1);
+    wait_for("it is moved aside", || volume.join("data.stale-1").join("IDENTITY").exists());
+    wait_for("what is new waits", || http(&eu, "/healthz").contains("awaiting_new_storage"));
+    assert!(places.data(1).is_symlink() && real.join("LOCK").exists(), "what is new is on the volume");
+    drain(eu);
+    [us, ap].into_iter().for_each(drain);
+}
+
 /// A second process is started as the same site, on an empty directory and with a person's word, while the first runs, which was started so
 /// before. It takes the first one's place; the word that the first was given is used up, so that one waits, and they do not take turns.
 #[test]

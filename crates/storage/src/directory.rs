@@ -34,11 +34,23 @@ pub(crate) struct Directory {
     _locks: [File; 2],
 }
 
+/// Makes a directory, with those above it that are missing. Their names are durable then: what is in a directory is worth nothing without
+/// it.
+fn make_directories(path: &Path) -> io::Result<()> {
+    let made: Vec<&Path> = path.ancestors().take_while(|above| !above.exists()).collect();
+    std::fs::create_dir_all(path)?;
+    for directory in made {
+        let above = directory.parent().filter(|above| !above.as_os_str().is_empty());
+        sync_directory(above.unwrap_or(Path::new(".")))?;
+    }
+    Ok(())
+}
+
 impl Directory {
     /// Takes the directory, which is made if it does not exist.
     pub(crate) fn lock(path: &Path) -> Result<Self, OpenError> {
         let io = |action| move |source| OpenError::io(action, path, source);
-        std::fs::create_dir_all(path.join("log")).map_err(io("create"))?;
+        make_directories(&path.join("log")).map_err(io("create"))?;
         let file = File::create(path.join("LOCK")).map_err(io("create the lock in"))?;
         let directory = File::open(path).map_err(io("open"))?;
         let in_use = || OpenError::InUse { path: path.to_path_buf() };

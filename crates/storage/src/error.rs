@@ -69,13 +69,13 @@ pub enum OpenError {
     },
     /// The disk has no room for the files that opening writes.
     #[error(
-        "the disk that holds {path} is full, or a disk quota is used up: free {bytes} bytes there, which is enough; nothing \
+        "the disk that holds {path} is full, or a disk quota is used up: free {bytes} bytes there, and as much as its table has; nothing \
          is lost"
     )]
     Full {
         /// The file that could not grow.
         path: PathBuf,
-        /// An amount that is certainly enough, in bytes.
+        /// An amount that is enough for the log, in bytes.
         bytes: u64,
     },
     /// An option or a name that cannot be used.
