@@ -43,7 +43,14 @@ const NOTED: u64 = 64;
 
 impl Node {
     /// Handles messages about lives, liveness and clocks, whether or not the site serves yet; returns every other one.
-    pub(super) fn greet(&mut self, now: Now, from: usize, body: Body, sends: &mut Vec<(SiteId, Body)>) -> Option<Body> {
+    /// The sender knows the change of the members with this number.
+    pub(super) fn greet(
+        &mut self,
+        now: Now,
+        (from, members): (usize, u64),
+        body: Body,
+        sends: &mut Vec<(SiteId, Body)>,
+    ) -> Option<Body> {
         let to = self.peers[from].site;
         match body {
             Body::Site(SiteMessage::Hello { nonce, start, is_new, permitted }) => {
@@ -86,7 +93,10 @@ impl Node {
                     self.identity.betray(stale);
                     return None;
                 }
-                let withholds = self.chapters.withholds_from(to.region);
+                // Who does not know yet which members are gone may still believe what these say of their storage. What rests on it here
+                // is forgotten a lease after this site has heard that they are.
+                let is_behind = members < self.members.roster.number;
+                let withholds = is_behind || self.chapters.withholds_from(to.region);
                 let Peer { site, incarnation, .. } = self.peers[from];
                 let is_attested = asks && self.is_serving() && self.chapters.attests(site, incarnation);
                 let attests = if is_attested { self.members.roster.number } else { 0 };

@@ -674,7 +674,7 @@ impl Node {
                     let news = self.chapters.members_news(members < self.members.roster.number);
                     early.extend(news.map(|news| (message_from, news)));
                 }
-                let body = body.and_then(|body| self.greet(now, from, body, early));
+                let body = body.and_then(|body| self.greet(now, (from, members), body, early));
                 let body = body.and_then(|body| self.among_members(from, members, body, early));
 
                 // Nothing more comes in while this site may be deciding that nothing is left here: it would be lost with it.

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use super::announce::Announcements;
 use super::book::{Passage, Quotas};
 use super::row::{QuotaRow, due_ranges, due_uptime, grant_key};
-use super::seats::missed;
+use super::seats::{MEMBERS, missed};
 use crate::api::{Operation, Outcome, Request, Response, SeatChange, Status, Submission};
+use crate::avantan::Message;
 use crate::chapter::{Chapter, Fate, Leaving, Order, Revived};
 use crate::clock::{MILLISECOND, Now};
 use crate::codec::Malformed;
@@ -129,8 +130,11 @@ impl Chapter for Quotas {
     fn message(&mut self, turn: &mut Turn, _: &View, from: usize, epoch: u64, message: Body) {
         let Body::Quota(message) = message else { unreachable!("it is not about quotas") };
 
-        // What is said of a name that was forgotten in between is about another quota. It counts as lost.
-        if message.name().is_some_and(|name| !self.is_of_this_life(epoch, name)) {
+        // What is said of a name that was forgotten in between is about another quota. It counts as lost. Who the members are is never
+        // forgotten: a site that has missed both must hear of them first, as those that are left do not hear it before.
+        let tells_members = matches!(&message, QuotaMessage::Avantan { quota, message }
+            if **quota == *MEMBERS && matches!(**message, Message::Decided { .. }));
+        if !tells_members && message.name().is_some_and(|name| !self.is_of_this_life(epoch, name)) {
             turn.out.metrics.ignored += 1;
             return;
         }

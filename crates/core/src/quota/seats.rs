@@ -225,10 +225,10 @@ impl Quotas {
             };
             let mut peers = (0..here.peers.len()).filter(|&peer| peer != here.position && !here.peers[peer].gone);
 
-            // A round that it is in may leave it some.
+            // A round that it is in may leave it some. A creation of which it has only heard does not count: whoever asked for that may be
+            // gone for good, and it would wait for ever.
             let share = &quota.avantan.share;
-            let round = share.round.as_ref().filter(|round| round.first.is_some() || round.accepted.is_some());
-            let is_in_round = share.part().is_some() || (round.is_some() && !quota.is_of_members());
+            let is_in_round = share.part().is_some() || (quota.avantan.in_round() && !quota.is_of_members());
             let has_some = share.tokens > 0 || (quota.refills() && quota.backlog() > 0);
             let has_line = activity.is_some_and(|activity| !activity.waiting.is_empty());
             is_in_round || has_line || (quota.limit().is_some() && (has_some || peers.any(is_away)))

@@ -1,6 +1,6 @@
 //! Names of deleted quotas go, at all sites together.
 
-use slackline_core::api::{Hold, Operation, Outcome, Readiness, Refusal, Request, Response, UnknownReason};
+use slackline_core::api::{Hold, Operation, Outcome, Readiness, Refusal, Request, Response, SeatChange, UnknownReason};
 use slackline_core::avantan::Message;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{OperationId, SiteSet};
@@ -492,4 +492,33 @@ fn name_that_is_frozen_hears_nothing() {
         cluster.feed(1, Input::Message { from: Cluster::site(2), message });
         assert_eq!(*cluster.share(1, "gpus"), before);
     }
+}
+
+/// It had agreed to both, and has heard of neither. What tells of the one is of a membership that it does not know, and what tells of the
+/// other of an epoch that it does not know.
+#[test]
+fn site_that_missed_that_names_were_forgotten_and_that_a_member_is_gone_catches_up() {
+    let mut cluster = Cluster::keeping(5, KEPT);
+    assert_eq!(cluster.done(0, create(90)), Outcome::Created { limit: 90 });
+    cluster.run(SECOND);
+    assert_eq!(cluster.done(0, delete()), Outcome::Deleted);
+    wait_for(&mut cluster, 60 * SECOND, |cluster| !frozen(cluster, 4).is_empty());
+    // It has agreed, and that has arrived; what is decided does not.
+    cluster.cut = (0..4).map(|at| (at, 4)).collect();
+    wait_for(&mut cluster, 10 * SECOND, |cluster| (0..4).all(|at| epoch(cluster, at) == 1));
+    assert_eq!(epoch(&cluster, 4), 0);
+    cluster.cut.extend((0..4).map(|at| (4, at)));
+    cluster.run(10 * SECOND);
+    cluster.kill(3);
+    cluster.run(10 * SECOND);
+    let lost = Operation::Seat { site: Cluster::site(3), change: SeatChange::Lost, label: "site 3".into() };
+    assert_eq!(cluster.done(0, lost), Outcome::Seated { number: 1 });
+    cluster.run(20 * SECOND);
+
+    cluster.cut.clear();
+    cluster.run(20 * SECOND);
+    let node = cluster.hosts[4].node.as_ref().expect("runs");
+    let members = node.chapters().quotas.roster().map_or(0, |roster| roster.number);
+    assert_eq!((members, epoch(&cluster, 4)), (1, 1), "a site hears of neither");
+    assert_eq!(cluster.done(4, create(70)), Outcome::Created { limit: 70 });
 }
