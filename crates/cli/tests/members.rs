@@ -164,7 +164,7 @@ fn site_with_the_storage_of_another_cluster_is_not_added() {
     cluster.serve(3);
     let add = ["site", "add", "sa", "--address", &cluster.configs[3].1.clone()];
     let refused = cluster.run(&add);
-    assert!(refused.status == 1 && refused.stderr.contains("start it on an empty one"), "{refused:?}");
+    assert!(refused.status == 1 && refused.stderr.contains("start it on an empty directory"), "{refused:?}");
 
     // On an empty one it is.
     cluster.kill(3);

@@ -683,7 +683,6 @@ fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), 
 
     // What is moved is the directory itself, whatever the configuration calls it: `data/`, or a link to it. And the new name is one that
     // was never used: an earlier copy is not overwritten.
-    let named = data.clone();
     let data = std::fs::canonicalize(&data).unwrap_or(data);
     let mut aside = data.clone().into_os_string();
     aside.push(format!(".stale-{incarnation}"));
@@ -692,20 +691,17 @@ fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), 
         _ => PathBuf::from(format!("{}.{number}", aside.display())),
     });
     let aside = names.into_iter().find(|name| !name.exists()).unwrap_or_default();
-    let moved = std::fs::rename(&data, &aside).and_then(|()| {
-        // A link would lead nowhere.
-        if named.is_symlink() {
-            std::fs::create_dir(&data)?;
-        }
-        File::open(data.parent().unwrap_or(Path::new("/")))?.sync_all()
-    });
-    moved.map_err(|source| RunError::Stale {
+    std::fs::rename(&data, &aside).map_err(|source| RunError::Stale {
         site,
         data: data.clone(),
         why: why.clone(),
         aside: aside.clone(),
         source,
     })?;
+
+    // A link would lead nowhere. If this fails, so does the start on what is new, and says why; and if the new names are lost with the power, the
+    // old copy is there again, and is moved again.
+    let _ = std::fs::create_dir(&data).and_then(|()| File::open(data.parent().unwrap_or(Path::new("/")))?.sync_all());
     error!(
         "{} is an old copy of the site's data ({why}): moved to {}, and the site starts on an empty directory",
         data.display(),

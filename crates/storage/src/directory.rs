@@ -37,6 +37,10 @@ pub(crate) struct Directory {
 /// Makes a directory, with those above it that are missing. Their names are durable then: what is in a directory is worth nothing without
 /// it.
 fn make_directories(path: &Path) -> io::Result<()> {
+    // A link to a directory that is not there: one was moved aside, and the process ended before it had made another.
+    for link in path.ancestors().filter(|above| above.is_symlink() && !above.exists()) {
+        std::fs::create_dir_all(link.with_file_name("").join(std::fs::read_link(link)?))?;
+    }
     let made: Vec<&Path> = path.ancestors().take_while(|above| !above.exists()).collect();
     std::fs::create_dir_all(path)?;
     for directory in made {

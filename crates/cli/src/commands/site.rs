@@ -128,11 +128,11 @@ impl Add {
                     Some(format!("region {:?} joins before it", its.regions[known]))
                 }
                 // Of a site whose seat is new nobody believes that it has a past, so it would never serve.
-                () if usize::from(site.region) == known
-                    && matches!(readiness, Readiness::Confirming | Readiness::Stale) =>
-                {
-                    Some("its data directory is that of a member of some cluster: start it on an empty one".to_owned())
-                }
+                () if usize::from(site.region) == known && readiness != Readiness::Joining => Some(format!(
+                    "it is {}, so it has storage already: that of another cluster, then start it on an empty directory; or it was \
+                     added just now, as `slackline status` shows",
+                    readiness.name()
+                )),
                 () => None,
             };
             if let Some(why) = objection {

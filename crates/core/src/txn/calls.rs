@@ -283,7 +283,10 @@ impl Calls {
     /// read there.
     pub(super) fn meet_members(&mut self, here: &Here) {
         let over_at = here.now.mono + LEASE + 2 * here.config.epsilon;
-        self.timers.extend(here.site.gone.iter().map(|gone| (over_at, Timer::Gone(gone.region))));
+        let is_new = |timer: &Timer| !self.timers.iter().any(|(_, other)| other == timer);
+        let gone = here.site.gone.iter().map(|gone| Timer::Gone(gone.region)).filter(is_new);
+        let gone: Vec<(u64, Timer)> = gone.map(|timer| (over_at, timer)).collect();
+        self.timers.extend(gone);
     }
 
     /// Removes notes of calls of a home that is gone. What was prepared before may bring some yet, so this is never over.

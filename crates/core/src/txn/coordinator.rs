@@ -110,6 +110,11 @@ struct Record {
 }
 
 impl Coordination {
+    /// True if no part of it writes anything, as far as that is known: not after a restart.
+    fn only_reads(&self) -> bool {
+        self.asks.as_ref().is_some_and(|asks| asks.parts.iter().all(|part| !part.changes()))
+    }
+
     /// The position of a site among the participants.
     fn position(&self, site: SiteId) -> Option<usize> {
         self.participants.iter().position(|(other, _)| *other == site)
@@ -643,8 +648,9 @@ impl Coordinator {
             turn.out.finished.push((ticket, Outcome::Unknown(UnknownReason::Undecided)));
         }
 
-        // A check that is late needs no participant's word to be aborted: none of them keeps anything of it.
-        if coordination.is_check && coordination.deadline < turn.here.now.wall {
+        // What writes nothing needs no participant's word to be aborted when it is late: whatever they find out, they carry nothing out. One
+        // that is down would keep the locks of the others until it is back.
+        if coordination.only_reads() && coordination.deadline < turn.here.now.wall {
             return self.decide(turn, id, Err(Abort::of(Cause::DeadlinePassed)));
         }
 

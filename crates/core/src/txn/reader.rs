@@ -5,7 +5,7 @@
 //! renewed in the background while the object is in use. A home that is up and has not answered in time is reported as
 //! late, one of which nothing is heard as unreachable.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
@@ -117,7 +117,7 @@ pub(super) struct Reader {
     /// Reads that wait for answers, by token.
     waiting: FxHashMap<u64, Waiting>,
     /// Questions under way, by token.
-    questions: FxHashMap<u64, Question>,
+    questions: BTreeMap<u64, Question>,
     /// True while there is a timer for the renewal of rights over treaties.
     has_upkeep: bool,
     /// When reads and questions are over, in monotonic microseconds. A timer of something that has ended is ignored.
@@ -143,7 +143,7 @@ impl Reader {
             start: Start::default(),
             cache: Cache::default(),
             waiting: FxHashMap::default(),
-            questions: FxHashMap::default(),
+            questions: BTreeMap::new(),
             has_upkeep: false,
             timers: BTreeSet::new(),
             tokens: token,
@@ -390,11 +390,10 @@ impl Reader {
         let fetch = Fetch { token, start: self.start, gets, scans, rights, patience, claim };
 
         // Beyond the bound the oldest one goes. If its reads still wait, they are answered when their time is up.
-        if self.questions.len() >= QUESTIONS {
-            let mut questions = self.timers.iter().filter(|(_, timer)| matches!(timer, Timer::Question(_)));
-            let (at, oldest) = *questions.next().expect("each question has a timer");
-            self.timers.remove(&(at, oldest));
-            let Timer::Question(oldest) = oldest else { unreachable!("only these were looked for") };
+        if self.questions.len() >= QUESTIONS
+            && let Some((&oldest, question)) = self.questions.first_key_value()
+        {
+            self.timers.remove(&(question.until, Timer::Question(oldest)));
             self.give_up_question(oldest);
         }
 

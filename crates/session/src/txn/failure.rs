@@ -44,8 +44,8 @@ impl Failure {
         matches!(&self.reason, Reason::Aborted(aborted) if aborted.cause == Cause::NotMet)
     }
 
-    /// The treaty that what the run wrote would break, although the run relies on it; or that is about to be retracted, which may wait for
-    /// rights of a site that is down.
+    /// The treaty that what the run wrote would break, although the run relies on it; or that is about to be retracted,
+    /// replaced or dropped, which may wait for rights of a site that is down.
     pub(super) fn broken(&self, topology: &Topology) -> Option<ObjectKey> {
         let Reason::Aborted(aborted) = &self.reason else { return None };
         let is_changing = |key: &&Key| aborted.cause == Cause::Busy && treaty_name(key.name()).is_some();

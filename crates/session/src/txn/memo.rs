@@ -129,9 +129,11 @@ impl<A: Serialize, T> Memo<A, T> {
 
         let region = match self.home {
             Some(home) => topology.region(&home(arguments))?,
+            // Only what was at home in a region that is gone goes elsewhere.
             None => {
-                let homes = topology.homes();
-                *homes.get((spread(&name) % homes.len().max(1) as u64) as usize)?
+                let at = |count: usize| (spread(&name) % count.max(1) as u64) as usize;
+                let (first, homes) = (at(topology.regions.len()) as u16, topology.homes());
+                if homes.contains(&first) { first } else { *homes.get(at(homes.len()))? }
             }
         };
         is_call(&name).then(|| ObjectKey::new(region, name))

@@ -153,7 +153,7 @@ impl Simulation {
         };
         let did_nothing = is_only_copy && is_of_one_copy(&outcome);
         // Of one whose session the client has closed, or whose window it has moved on, it is told only that it is not known yet.
-        if is_only_copy && is_kept {
+        if is_only_copy && (is_kept || outcome != Outcome::Unknown(UnknownReason::Undecided)) {
             self.judge_refusal(world, op, &outcome);
         }
         self.note_trouble(now, at, op, &outcome);
