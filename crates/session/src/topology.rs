@@ -64,11 +64,13 @@ impl Topology {
 
     /// The regions in which objects are at home: all but those that are gone.
     pub fn homes(&self) -> Vec<u16> {
-        let is_gone = |region: u16| {
-            let id = SiteId::new(region, OBJECTS_LANE);
-            self.sites.iter().any(|site| site.id == id && site.is_gone)
-        };
-        (0..self.regions.len() as u16).filter(|region| !is_gone(*region)).collect()
+        (0..self.regions.len() as u16).filter(|region| self.is_home(*region)).collect()
+    }
+
+    /// True if objects are at home in this region: it is not gone.
+    pub(crate) fn is_home(&self, region: u16) -> bool {
+        let id = SiteId::new(region, OBJECTS_LANE);
+        !self.sites.iter().any(|site| site.id == id && site.is_gone)
     }
 
     /// The region of this name.

@@ -225,7 +225,7 @@ impl Quotas {
             };
             let mut peers = (0..here.peers.len()).filter(|&peer| peer != here.position && !here.peers[peer].gone);
 
-            // A round that it is in may leave it some. A creation of which it has only heard does not count: whoever asked for that may be
+            // A round that it is in may leave it some. A creation that it has not accepted does not count: whoever asked for that may be
             // gone for good, and it would wait for ever.
             let share = &quota.avantan.share;
             let is_in_round = share.part().is_some() || (quota.avantan.in_round() && !quota.is_of_members());

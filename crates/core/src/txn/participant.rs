@@ -606,7 +606,8 @@ impl Participant {
 
     /// Judges a part of a transaction that writes nothing anywhere. All its reads were answered before any of its parts
     /// is checked. So at the time between, everything that it read was as it was read: what is still there now has not
-    /// changed since (if several homes check, none of the reads found nothing: that has no version), and no write of it is prepared that may have taken effect elsewhere. Nothing needs to be locked
+    /// changed since (if several homes check, none of the reads found nothing: that has no version), and no write of it is
+    /// prepared that may have taken effect elsewhere. Nothing needs to be locked
     /// or kept.
     fn check_part(&mut self, turn: &mut Turn, table: &Table, calls: &Calls, prepare: &Prepare) -> Vote {
         let Prepare { deadline, participants, part, rank, .. } = prepare;

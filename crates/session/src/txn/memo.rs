@@ -132,8 +132,13 @@ impl<A: Serialize, T> Memo<A, T> {
             // Only what was at home in a region that is gone goes elsewhere.
             None => {
                 let at = |count: usize| (spread(&name) % count.max(1) as u64) as usize;
-                let (first, homes) = (at(topology.regions.len()) as u16, topology.homes());
-                if homes.contains(&first) { first } else { *homes.get(at(homes.len()))? }
+                match at(topology.regions.len()) as u16 {
+                    first if topology.is_home(first) => first,
+                    _ => {
+                        let homes = topology.homes();
+                        *homes.get(at(homes.len()))?
+                    }
+                }
             }
         };
         is_call(&name).then(|| ObjectKey::new(region, name))

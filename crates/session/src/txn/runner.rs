@@ -208,8 +208,8 @@ impl Transaction {
                 },
             };
 
-            // What it wrote would break a treaty on which it relies, or that is about to end. The next run reads the counters, and finds out whether what it
-            // asks for, or requires, is true.
+            // What it wrote would break a treaty on which it relies, or that treaty is about to end. The next run reads the
+            // counters, and finds out whether what it asks for, or requires, is true.
             if let Some(treaty) = failure.broken(self.port.topology()).filter(|treaty| !measured.contains(treaty)) {
                 measured.insert(treaty);
                 continue;
