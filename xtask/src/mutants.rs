@@ -4,7 +4,8 @@
 //! A patch starts with lines of the form `key: value`, then `---`, then the diff:
 //!
 //! - `bug`: what it does wrong, in a sentence;
-//! - `check`: `sweep`, `model`, or `core TEST` or `session TEST`: the tests of that crate whose paths have that in them;
+//! - `check`: `sweep`, `model`, or tests whose paths have TEST in them: `core TEST` (scenarios), `core lib TEST` or `session lib TEST`
+//!   (unit tests);
 //! - `setups`: for the model check, a word in the names of the setups that are explored (all without);
 //! - `states`: how many states of each of these are explored, if not 400,000;
 //! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
@@ -190,9 +191,16 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
         "sweep" => ("slackline-sim", "sweep"),
         "model" => ("slackline-model", "slackline-model"),
         other => {
-            let of = other.split_once(' ').filter(|(of, _)| matches!(*of, "core" | "session"));
-            let of = of.ok_or(format!("`check: {other}` is none of sweep, model, core TEST and session TEST"))?;
-            return by_test(mutant, of, &copy, &target);
+            // One kind of tests: the other would compile the whole crate once more.
+            let (package, kind, test) = match *other.split(' ').collect::<Vec<_>>() {
+                ["core", test] => ("slackline-core", ["--test", "it"].as_slice(), test),
+                ["core", "lib", test] => ("slackline-core", ["--lib"].as_slice(), test),
+                ["session", "lib", test] => ("slackline-session", ["--lib"].as_slice(), test),
+                _ => return Err(format!("`check: {other}` is none that the head of `mutants.rs` names")),
+            };
+            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+            cargo.args(["test", "--quiet", "--no-fail-fast", "-p", package]).args(kind).arg(test);
+            return by_test(mutant, cargo.current_dir(&copy).env("CARGO_TARGET_DIR", &target));
         }
     };
     let built = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
@@ -224,15 +232,10 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
     }
 }
 
-/// Runs tests of a crate on a copy with a bug in it. What they say, if the invariant that was named in advance is in it.
-fn by_test(mutant: &Mutant, (of, test): (&str, &str), copy: &Path, target: &Path) -> Result<String, String> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-        .args(["test", "--quiet", "-p", &format!("slackline-{of}"), "--no-fail-fast", "--tests", test])
-        .env("CARGO_TARGET_DIR", target)
-        .env("CARGO_INCREMENTAL", "1")
-        .current_dir(copy)
-        .output()
-        .map_err(|error| format!("cargo does not start: {error}"))?;
+/// Runs tests on a copy with a bug in it. What they say, if the invariant that was named in advance is in it.
+fn by_test(mutant: &Mutant, tests: &mut Command) -> Result<String, String> {
+    let output =
+        tests.env("CARGO_INCREMENTAL", "1").output().map_err(|error| format!("cargo does not start: {error}"))?;
     let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         return Err(format!("NOT CAUGHT ({})", mutant.bug));
