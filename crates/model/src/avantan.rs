@@ -22,6 +22,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use slackline_core::avantan::{
@@ -70,8 +71,8 @@ pub struct Setup<A = i64> {
     pub rounds: u64,
     /// The events that may happen a limited number of times.
     pub allowed: Allowed,
-    /// The first site that may lose its disk.
-    pub losers_from: usize,
+    /// The sites that may lose their disks.
+    pub losers: Range<usize>,
     /// The number of sites that may lead, from the first on.
     pub leaders: usize,
     /// Why rounds are led while the entity exists. Where it does not, they create it.
@@ -461,7 +462,7 @@ impl<A: Spent> Model for Setup<A> {
             if state.left.crashes > 0 && *site.avantan.role() != Role::Idle {
                 actions.push(Action::Crash(at));
             }
-            if state.left.losses > 0 && at >= self.losers_from {
+            if state.left.losses > 0 && self.losers.contains(&at) {
                 actions.push(Action::LoseDisk(at));
             }
         }
@@ -573,7 +574,7 @@ pub fn setups() -> Vec<Setup> {
         ballots: 3,
         rounds: 2,
         allowed: Allowed { acquires: 2, crashes: 1, losses: 0, withdrawals: 2 },
-        losers_from: 0,
+        losers: 0..3,
         leaders: 3,
         intents: vec![Intent::Move],
         creates: false,
@@ -604,8 +605,17 @@ pub fn setups() -> Vec<Setup> {
         },
         Setup {
             name: "two leaders with a ballot each, the third site's disk lost; only votes arrive",
-            losers_from: 2,
+            losers: 2..3,
             ..votes
+        },
+        Setup {
+            name: "one leader that withdraws, its disk lost, one grant",
+            leaders: 1,
+            rounds: 1,
+            ballots: 1,
+            losers: 0..1,
+            allowed: Allowed { acquires: 1, crashes: 0, losses: 1, withdrawals: 1 },
+            ..narrow.clone()
         },
         Setup {
             name: "two leaders that move, gather or record, one withdrawal, the third site's disk lost",
@@ -613,7 +623,7 @@ pub fn setups() -> Vec<Setup> {
             kept: 1,
             intents: vec![Intent::Move, Intent::Gather, Intent::Record],
             allowed: Allowed { acquires: 0, crashes: 0, losses: 1, withdrawals: 1 },
-            losers_from: 2,
+            losers: 2..3,
             ..narrow.clone()
         },
         Setup {

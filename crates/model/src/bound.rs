@@ -111,7 +111,7 @@ pub fn setups() -> Vec<Setup<Slack>> {
         ballots: 2,
         rounds: 2,
         allowed: Allowed { acquires: 1, crashes: 0, losses: 0, withdrawals: 1 },
-        losers_from: 0,
+        losers: 0..3,
         leaders: 2,
         intents: vec![Intent::Move],
         creates: false,

@@ -60,6 +60,10 @@ const NAMED: &[&str] = &[
     "fault: outcome held back",
     "fault: holder starts again when a right is asked back",
     "fault: message of a former life of a quota's name",
+    "fault: late copy of a message about a site",
+    "fault: late copy of a message about a quota",
+    "fault: late copy of a message about a transaction",
+    "fault: late copy of a relayed message",
     // Quotas.
     "quota: one of very many",
     "quota: forgotten",

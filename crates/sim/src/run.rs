@@ -152,6 +152,9 @@ const CROWDED: u64 = 16;
 /// The number of these.
 const CROWD: u64 = 640;
 
+/// One message in so many comes a second time, late: after at least so long, and up to so much later, in microseconds.
+const LATE_ONE_IN: u64 = 500;
+const LATE: (u64, u64) = (2 * SECOND, 38 * SECOND);
 /// The time for which names of deleted quotas are kept in some runs.
 const FLEETING_NAMES: u64 = 5 * SECOND;
 
@@ -354,7 +357,7 @@ impl Host for Simulation {
         if let Input::Message { from, message } = input
             && let Ok(peer) = self.settings.members.binary_search(from)
         {
-            self.hears(site, now, message, peer);
+            self.hears(world.node(site), (site, now), message, peer);
         }
 
         if self.settings.options.trace {
@@ -481,7 +484,22 @@ impl Host for Simulation {
             _ => None,
         };
 
-        let may_come = self.settings.names_kept < NAMES_KEPT && self.phase == Phase::Faults;
+        if self.phase != Phase::Faults {
+            return 0;
+        }
+
+        // A copy may have been on its way for so long that its sender has started again since, has lost its storage, or knows better.
+        if self.settings.options.faults > 0 && self.rng.one_in(LATE_ONE_IN) {
+            self.probes.hit(match message.body {
+                Body::Site(_) => "fault: late copy of a message about a site",
+                Body::Quota(_) => "fault: late copy of a message about a quota",
+                Body::Txn(_) => "fault: late copy of a message about a transaction",
+                Body::Relay(_) => "fault: late copy of a relayed message",
+            });
+            return now + LATE.0 + self.rng.below(LATE.1);
+        }
+
+        let may_come = self.settings.names_kept < NAMES_KEPT;
         if !may_come || !about.is_some_and(|quota| is_fleeting(quota)) || !self.rng.one_in(8) {
             return 0;
         }

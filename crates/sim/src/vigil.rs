@@ -3,6 +3,7 @@
 
 use slackline_core::api::Readiness;
 use slackline_core::clock::{MILLISECOND, Now};
+use slackline_core::node::Node;
 use slackline_core::peer::{Body, PeerMessage, SiteMessage};
 
 use crate::clock::{EPOCH, EPSILON};
@@ -72,12 +73,12 @@ impl Simulation {
     }
 
     /// A site is told the time by a peer.
-    pub(crate) fn hears(&mut self, site: usize, now: Now, message: &PeerMessage, peer: usize) {
+    pub(crate) fn hears(&mut self, node: Option<&Node>, (site, now): (usize, Now), message: &PeerMessage, peer: usize) {
         if let Body::Site(SiteMessage::Pong { mono, .. }) = &message.body
             && self.watch.vigil.is_on
-            && *mono <= now.mono
+            && let Some(asked) = node.and_then(|node| node.pinged_at(now, *mono))
         {
-            self.watch.vigil.ears[site].note_exchange(peer, now.mono - mono);
+            self.watch.vigil.ears[site].note_exchange(peer, now.mono - asked);
         }
     }
 

@@ -23,8 +23,9 @@ impl From<PeerMessage> for internal::PeerMessage {
     fn from(message: PeerMessage) -> Self {
         use internal::peer_message::Body as Kind;
         let body = match message.body {
-            Body::Site(SiteMessage::Hello { nonce, start, is_new, permitted }) => {
-                Kind::Hello(internal::Hello { nonce, start, is_new, permitted })
+            Body::Site(SiteMessage::Hello { nonce, start, is_new, replaces }) => {
+                let (permitted, replaces) = (replaces.is_some(), replaces.map(|highest| highest.0));
+                Kind::Hello(internal::Hello { nonce, start, is_new, permitted, replaces })
             }
             Body::Site(SiteMessage::Welcome {
                 nonce,
@@ -65,8 +66,9 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::Quota(QuotaMessage::Lookup { token, quota }) => Kind::Lookup(internal::Name { token, quota }),
             Body::Quota(QuotaMessage::NotKnown { token, quota }) => Kind::NotKnown(internal::Name { token, quota }),
             Body::Quota(QuotaMessage::NoVote { quota, answer }) => {
-                let NoVote { token, applied, accepted } = *answer;
-                Kind::NoVote(internal::NoVote { token, quota, applied, accepted: accepted.map(Into::into) })
+                let NoVote { token, applied, accepted, promised } = *answer;
+                let (accepted, promised) = (accepted.map(Into::into), promised.map(Into::into));
+                Kind::NoVote(internal::NoVote { token, quota, applied, accepted, promised })
             }
             Body::Quota(QuotaMessage::Count { token, quota }) => Kind::Count(internal::Count { token, quota }),
             Body::Quota(QuotaMessage::Counted { token, tally }) => {
@@ -97,7 +99,7 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
                 nonce: hello.nonce,
                 start: hello.start,
                 is_new: hello.is_new,
-                permitted: hello.permitted,
+                replaces: hello.permitted.then(|| Incarnation(hello.replaces.unwrap_or(u32::MAX))),
             }),
             Kind::Welcome(welcome) => Body::Site(SiteMessage::Welcome {
                 nonce: welcome.nonce,
@@ -131,7 +133,8 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::NotKnown(name) => Body::Quota(QuotaMessage::NotKnown { token: name.token, quota: name.quota }),
             Kind::NoVote(vote) => {
                 let accepted = optional(vote.accepted, "no_vote.accepted")?;
-                let answer = NoVote { token: vote.token, applied: vote.applied, accepted };
+                let promised = optional(vote.promised, "no_vote.promised")?;
+                let answer = NoVote { token: vote.token, applied: vote.applied, accepted, promised };
                 Body::Quota(QuotaMessage::NoVote { quota: vote.quota, answer: Box::new(answer) })
             }
             Kind::Count(count) => Body::Quota(QuotaMessage::Count { token: count.token, quota: count.quota }),

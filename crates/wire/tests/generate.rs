@@ -906,7 +906,7 @@ impl Generator {
                 nonce: self.number(),
                 start: self.number(),
                 is_new: self.flag(),
-                permitted: self.flag(),
+                replaces: self.flag().then(|| self.incarnation()),
             }),
             1 => Body::Site(SiteMessage::Welcome {
                 nonce: self.number(),
@@ -949,7 +949,8 @@ impl Generator {
             }
             11 => {
                 let accepted = self.flag().then(|| (self.ballot(), self.value()));
-                let answer = NoVote { token: self.number(), applied: self.number(), accepted };
+                let promised = self.flag().then(|| self.ballot());
+                let answer = NoVote { token: self.number(), applied: self.number(), accepted, promised };
                 Body::Quota(QuotaMessage::NoVote { quota: self.name(), answer: Box::new(answer) })
             }
             12 => Body::Txn(Box::new(self.object())),

@@ -190,6 +190,14 @@ impl<A: Amount> Avantan<A> {
         self.check();
     }
 
+    /// Promises in the next instance what another site has promised there.
+    pub(super) fn promise(&mut self, ballot: Ballot) {
+        let instance = self.share.applied + 1;
+        let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
+        round.promised = round.promised.max(ballot);
+        self.check();
+    }
+
     /// True if it leads an election that has a report of `site` in an incarnation before this one.
     pub(super) fn has_report_before(&self, site: SiteId, incarnation: Incarnation) -> bool {
         let Role::Electing { reports, .. } = &self.role else { return false };

@@ -41,6 +41,9 @@ pub struct NoVote<A = i64> {
     pub applied: u64,
     /// The value accepted there in the next instance, with its ballot.
     pub accepted: Option<(Ballot, Value<A>)>,
+    /// The ballot promised there in the next instance; none if none was. Its leader may be a predecessor of the site that asks, and the
+    /// report to it still on its way.
+    pub promised: Option<Ballot>,
 }
 
 /// What an answer came to.
@@ -92,6 +95,11 @@ impl Clearance {
             avantan.take_over(site, ballot, value);
         }
 
+        // Nor is a ballot of a predecessor ever this incarnation's: what was reported to that one, and taken back since, would count here.
+        if let Some(ballot) = answer.promised {
+            avantan.promise(ballot);
+        }
+
         // All others, not a majority: the one that is missing may be the only one left that accepted a value with a vote of the
         // predecessor.
         self.answered.insert(from);
@@ -113,7 +121,8 @@ impl<A: Amount> Avantan<A> {
             return None;
         }
 
-        let accepted = self.share.round.as_ref().and_then(|round| round.accepted.clone());
-        Some(NoVote { token, applied: self.share.applied, accepted })
+        let round = self.share.round.as_ref();
+        let (accepted, promised) = (round.and_then(|round| round.accepted.clone()), round.map(|round| round.promised));
+        Some(NoVote { token, applied: self.share.applied, accepted, promised })
     }
 }

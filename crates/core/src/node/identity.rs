@@ -63,7 +63,7 @@ pub(super) struct Identity {
 /// The question of a site that starts to all others: what they know of it.
 #[derive(Debug)]
 pub(super) struct Asking {
-    /// The name of this start. An answer to another start does not count.
+    /// The name of this start, for as long as it lasts. An answer to another start does not count.
     pub(super) start: u64,
     /// The monotonic time at which the question is repeated.
     pub(super) hello_at: u64,
@@ -247,11 +247,11 @@ impl Identity {
         matches!(self.readiness, Readiness::Confirming | Readiness::Stale)
     }
 
-    /// The highest incarnation that another site knows, while new storage waits for a person's word.
+    /// The highest incarnation that those know which have noted nothing for this new storage: it may take the place of that and earlier
+    /// ones if a person says so. None if there are none of those.
     pub(super) fn predecessor(&self) -> Option<Incarnation> {
         let refusing = self.asking.welcomes.iter().filter(|(_, welcome)| welcome.noted == Incarnation(0));
-        let known = refusing.map(|(_, welcome)| welcome.known).max();
-        known.filter(|_| self.readiness == Readiness::AwaitingNewStorage)
+        refusing.map(|(_, welcome)| welcome.known).max()
     }
 
     /// True if another site has answered this start's question.

@@ -53,9 +53,13 @@ impl Node {
     ) -> Option<Body> {
         let to = self.peers[from].site;
         match body {
-            Body::Site(SiteMessage::Hello { nonce, start, is_new, permitted }) => {
-                let welcome = self.welcome(from, (nonce, start), is_new, permitted);
+            Body::Site(SiteMessage::Hello { nonce, start, is_new, replaces }) => {
+                let welcome = self.welcome(from, (nonce, start), is_new, replaces);
                 sends.extend(welcome.map(|welcome| (to, welcome)));
+                let peer = &mut self.peers[from];
+                if peer.noted.1 == nonce {
+                    (peer.heard, peer.leaving) = (None, false);
+                }
                 None
             }
             Body::Site(SiteMessage::Welcome {
@@ -71,9 +75,14 @@ impl Node {
                 // Of each site the last answer counts, and only to this very question: an earlier start may have heard
                 // less.
                 if (nonce, start) == (self.identity.nonce, self.identity.asking.start) {
+                    let before = self.identity.predecessor();
                     let welcome = Welcome { established, known, noted, position, forgotten: *forgotten };
                     self.identity.asking.welcomes.retain(|(peer, _)| *peer != from);
                     self.identity.asking.welcomes.push((from, welcome));
+                    // Where a person's word is at hand, it asks again at once, about what it is to take the place of.
+                    if self.config.new_storage && self.identity.predecessor() > before {
+                        self.identity.asking.hello_at = now.mono;
+                    }
                     self.take_over_seats(now, roster.map(|roster| *roster));
                     self.settle_lineage(now);
                 }
@@ -104,12 +113,13 @@ impl Node {
                 None
             }
             Body::Site(SiteMessage::Pong { mono, wall, there, attests, .. }) => {
+                // An answer to an earlier life's ping would show an absurd round trip, and attest another incarnation.
+                let mono = self.pinged_at(now, mono)?;
                 self.note_attested(from, attests);
 
-                // An answer to an earlier life's ping would show an absurd round trip. One that was overtaken by the
-                // answer to a later ping would show the clocks as they were.
+                // One that was overtaken by the answer to a later ping would show the clocks as they were.
                 let is_newest = self.peers[from].vouched.is_none_or(|newest| newest.mono <= mono);
-                if mono >= self.identity.opened.mono && mono <= now.mono && is_newest {
+                if is_newest {
                     let newer = Offset::measure(Now { wall, mono }, there, now);
                     let offset = &mut self.peers[from].offset;
                     *offset = Some(offset.map_or(newer, |known| known.and(newer, now)));
@@ -123,13 +133,20 @@ impl Node {
     /// Notes an incarnation for another site that starts, if its storage is new and that may be; returns this site's
     /// answer. The answer leaves when the note is durable: else a crash could forget it, and another storage of that
     /// site be told the same.
-    fn welcome(&mut self, from: usize, (nonce, start): (u64, u64), is_new: bool, permitted: bool) -> Option<Body> {
+    fn welcome(
+        &mut self,
+        from: usize,
+        (nonce, start): (u64, u64),
+        is_new: bool,
+        replaces: Option<Incarnation>,
+    ) -> Option<Body> {
         // An old copy vouches for nobody.
         if self.identity.readiness == Readiness::Stale {
             return None;
         }
         let peer = &mut self.peers[from];
         let known = peer.incarnation.max(peer.noted.0);
+        let permitted = replaces.is_some_and(|highest| known <= highest);
 
         // A storage that asks as a new one after it took up what was noted for it is an old copy of itself.
         let mut is_noted = peer.noted.1 == nonce && peer.incarnation < peer.noted.0;
@@ -223,13 +240,19 @@ impl Node {
         }
     }
 
+    /// The monotonic time of the ping that an answer names; none if no ping of this life is named so.
+    pub fn pinged_at(&self, now: Now, named: u64) -> Option<u64> {
+        let mono = named.wrapping_sub(self.identity.asking.start);
+        (self.identity.opened.mono..=now.mono).contains(&mono).then_some(mono)
+    }
+
     /// What a site tells another one of itself from time to time.
     pub(super) fn ping(&self, now: Now, peer: &Peer) -> Body {
         let (known, position) = (peer.incarnation, peer.position);
         // What was noted before it was heard of may be for storage that is gone: then this one came after it.
         let is_replaced = known > Incarnation(0) && known == peer.replaced;
         let noted = if is_replaced { peer.noted } else { (Incarnation(0), 0) };
-        let Now { mono, wall } = now;
+        let (mono, wall) = (now.mono.wrapping_add(self.identity.asking.start), now.wall);
         let leaving = self.identity.readiness == Readiness::Draining || self.identity.drained.is_some();
         let asks = self.identity.incarnation > Incarnation(1) && self.identity.whole != self.members.roster.number;
         Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted, asks })
@@ -250,7 +273,7 @@ impl Node {
                 nonce: self.identity.nonce,
                 start: self.identity.asking.start,
                 is_new: self.identity.incarnation == Incarnation(0),
-                permitted: self.config.new_storage,
+                replaces: self.config.new_storage.then(|| self.identity.predecessor().unwrap_or_default()),
             });
             sends.extend(others.clone().map(|peer| (peer.site, hello.clone())));
         }
@@ -296,8 +319,10 @@ impl Node {
                 // A site that knows an earlier incarnation has noted nothing for this storage. Perhaps that earlier
                 // storage is not lost at all: nothing is taken up over it before a person says so, whatever a majority
                 // has noted.
-                if identity.asking.welcomes.iter().any(|(_, welcome)| welcome.noted == Incarnation(0)) {
-                    identity.readiness = Readiness::AwaitingNewStorage;
+                if identity.predecessor().is_some() {
+                    if !self.config.new_storage {
+                        identity.readiness = Readiness::AwaitingNewStorage;
+                    }
                     return;
                 }
 

@@ -173,7 +173,7 @@ impl Node {
 
     /// The highest incarnation that another site knows of this one, while its new storage waits for a person's word.
     pub fn predecessor(&self) -> Option<Incarnation> {
-        self.identity.predecessor()
+        self.identity.predecessor().filter(|_| self.readiness() == Readiness::AwaitingNewStorage)
     }
 
     /// The members, and those that were.
@@ -437,23 +437,30 @@ impl Node {
                 self.meet(now, at, *incarnation);
             }
         }
-        let peer = &mut self.peers[from];
+        // A site vouches for its storage as of when it was asked, not of when its answer came.
+        let vouches = match message.body {
+            Body::Site(SiteMessage::Pong { mono, wall, withholds: false, .. }) => {
+                self.pinged_at(now, mono).map(|mono| Now { wall, mono })
+            }
+            _ => None,
+        };
 
-        // The highest position counts, in whatever order messages come: it is the evidence against an old copy. A site
-        // vouches for its storage as of when it was asked, not of when its answer came.
-        if message.incarnation == peer.incarnation && message.incarnation.0 > 0 {
+        // The highest position counts, in whatever order messages come: it is the evidence against an old copy.
+        let peer = &mut self.peers[from];
+        let is_of_known = message.incarnation == peer.incarnation && message.incarnation.0 > 0;
+        let is_later = is_of_known && message.position >= peer.position;
+        if is_of_known {
             peer.position = peer.position.max(message.position);
-            if let Body::Site(SiteMessage::Pong { mono, wall, withholds: false, .. }) = message.body
-                && (self.identity.opened.mono..=now.mono).contains(&mono)
-                && peer.vouched.is_none_or(|newest| newest.mono < mono)
-            {
-                peer.vouched = Some(Now { wall, mono });
+            if let Some(asked) = vouches.filter(|asked| peer.vouched.is_none_or(|newest| newest.mono < asked.mono)) {
+                peer.vouched = Some(asked);
             }
         }
 
         match message.body {
-            // It has just started, or has lost its disk: it is to be given nothing, and asked nothing.
-            Body::Site(SiteMessage::Hello { .. }) => (peer.heard, peer.leaving) = (None, false),
+            // It has just started: it is to be given nothing, and asked nothing. But what runs in its place by mistake, or asked long ago,
+            // does not make it look down; of new storage that is let in, see `greet`.
+            Body::Site(SiteMessage::Hello { .. }) if is_later => (peer.heard, peer.leaving) = (None, false),
+            Body::Site(SiteMessage::Hello { .. }) => {}
             // These a site sends before it serves.
             Body::Site(SiteMessage::Welcome { .. }) | Body::Site(SiteMessage::Pong { .. }) => {}
             _ => {

@@ -81,12 +81,13 @@ impl Desk<'_> {
                     let answers = vec![Answer { sequence, outcome: Outcome::Unknown(UnknownReason::Undecided) }];
                     turn.out.responses.push((before, Response::Batch { session: batch.session, answers }));
                 }
-                // A site that stops begins nothing.
-                Verdict::Undecided if !ready => {
+                // A site that stops begins nothing. And while a value that carries it out may be accepted somewhere, nothing else is said of
+                // it: it may not be refused, whatever holds here by now.
+                Verdict::Undecided if !ready || is_out(chapters, session, sequence) => {
                     answers.push(Answer { sequence, outcome: Outcome::Unknown(UnknownReason::Undecided) });
                 }
-                // The line that makes an id take effect once: no other verdict leads to a chapter. One that is undecided creates or
-                // deletes a quota; its aim tells the chapter what has become of it.
+                // The line that makes an id take effect once: no other verdict leads to a chapter. Of one that is undecided the chapter
+                // knows: it has a row about it, or says what became of what it aimed at.
                 Verdict::Fresh | Verdict::Undecided => {
                     let order = Order { ticket, operation, timeout, low: session.low(), digest };
                     let outcome = match leaves && !is_alone {
@@ -255,6 +256,11 @@ impl Desk<'_> {
             }
         }
     }
+}
+
+/// True if a value that carries an operation out may be accepted somewhere: what becomes of that ends it.
+fn is_out(chapters: &Chapters, session: &Session, sequence: u64) -> bool {
+    session.aim_of(sequence).is_some_and(|aim| chapters.fate(aim) == Fate::Open)
 }
 
 /// Carries out an operation that is new or undecided, unless the site stops. None if it waits.

@@ -64,9 +64,10 @@ pub enum SiteMessage {
         start: u64,
         /// True if the storage has no incarnation yet.
         is_new: bool,
-        /// True if a person has said that the storage of every earlier incarnation is lost. Without that word the question
-        /// changes nothing at a site that knows an earlier one.
-        permitted: bool,
+        /// The highest incarnation in whose place the storage may come: a person has said that the storage of all up to this one is lost,
+        /// and it is the highest of which the asking site has been told. At a site that knows a later one the question changes nothing; so
+        /// a question that comes late takes the place of nothing that came after it was asked. None without that word.
+        replaces: Option<Incarnation>,
     },
     /// Answers `Hello`.
     Welcome {
@@ -90,7 +91,8 @@ pub enum SiteMessage {
     },
     /// Asks for a `Pong`.
     Ping {
-        /// The sender's monotonic clock; the answer repeats it.
+        /// When it was asked, by the sender's monotonic clock, plus the name of the sender's start: the answer repeats it, and means nothing
+        /// to another start of the sender. The sum wraps.
         mono: u64,
         /// The sender's wall clock, repeated too.
         wall: i64,
@@ -98,7 +100,7 @@ pub enum SiteMessage {
         leaving: bool,
         /// The highest incarnation that the sender knows of the asked site, and the highest log position that it heard from that.
         known: Incarnation,
-        /// See `known`.
+        /// The highest log position that the sender heard from the known incarnation.
         position: u64,
         /// The incarnation that the sender has noted for new storage of the asked site, and that storage's nonce; zeros for none
         /// above `known`. A site whose storage has another nonce was replaced, and stops.

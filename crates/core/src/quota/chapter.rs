@@ -167,7 +167,8 @@ impl Chapter for Quotas {
 
     fn deadline(&self) -> Option<u64> {
         // Holds end by the uptime, in steps: many that end at about the same time cost one turn.
-        let due = self.grants.next_due.map(|due| self.grants.mono_less_uptime.wrapping_add(due));
+        // The uptime counts on over restarts, and the clock may not: one that ended in an earlier life is due at once.
+        let due = self.grants.next_due.map(|due| 0.max(self.grants.mono_less_uptime.wrapping_add(due) as i64) as u64);
         let parts = [
             self.next_timer(),
             due.map(|due| due.div_ceil(EXPIRY_QUANTUM) * EXPIRY_QUANTUM),

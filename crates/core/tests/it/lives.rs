@@ -102,8 +102,10 @@ fn site_in_whose_place_new_storage_was_noted_stops() {
     cluster.run(2 * SECOND);
     let (living, rows) = (cluster.hosts[2].node.take(), cluster.hosts[2].copy());
     cluster.hosts[2].put_back(Default::default());
-    cluster.cut = vec![(0, 2), (1, 2)];
     cluster.start(2);
+    // It is told what it takes the place of, asks once more, and the answers are lost.
+    cluster.run(2 * DELAY + DELAY / 2);
+    cluster.cut = vec![(0, 2), (1, 2)];
     cluster.run(SECOND);
     cluster.cut.clear();
 
@@ -111,6 +113,51 @@ fn site_in_whose_place_new_storage_was_noted_stops() {
     cluster.hosts[2].node = living;
     cluster.run(3 * SECOND);
     assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Stale);
+}
+
+/// A question of new storage that was lost itself before it joined comes when its successor serves: what a person said then was about
+/// what came before.
+#[test]
+fn question_with_a_persons_word_that_comes_late_replaces_nothing_that_came_since() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.kill(2);
+    cluster.hosts[2].put_back(Default::default());
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    let state = |cluster: &Cluster| {
+        let node = cluster.hosts[2].node.as_ref().expect("runs");
+        (node.readiness(), node.incarnation().0)
+    };
+    assert_eq!(state(&cluster), (Readiness::Ready, 2));
+    for at in 0..2 {
+        for replaces in [None, Some(Incarnation(0)), Some(Incarnation(1))] {
+            hello_of_other_storage(&mut cluster, at, replaces);
+        }
+    }
+    cluster.run(3 * SECOND);
+    assert_eq!(state(&cluster), (Readiness::Ready, 2));
+    hello_of_other_storage(&mut cluster, 0, Some(Incarnation(2)));
+    cluster.run(3 * SECOND);
+    assert_eq!(state(&cluster), (Readiness::Stale, 2), "a person has said so");
+}
+
+/// A second process that runs as a site, on other storage, keeps asking: the site that serves is as much there as before.
+#[test]
+fn questions_of_a_stray_process_do_not_make_its_site_look_down() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(2 * SECOND);
+    hello_of_other_storage(&mut cluster, 0, None);
+    let outcome = commit(&mut cluster, 0, Txn::new().put(&key(2, "x"), "value"));
+    assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+}
+
+/// Site `at` hears new storage ask that is not the storage of site 2, under its name.
+fn hello_of_other_storage(cluster: &mut Cluster, at: usize, replaces: Option<Incarnation>) {
+    let body = Body::Site(SiteMessage::Hello { nonce: 77, start: 1, is_new: true, replaces });
+    let message = PeerMessage { incarnation: Default::default(), position: 0, epoch: 0, members: 0, body };
+    cluster.feed(at, Input::Message { from: Cluster::site(2), message });
 }
 
 /// One site that knows an earlier incarnation is enough, whoever else answers, and however often the storage asks.
@@ -193,7 +240,7 @@ fn question_that_comes_late_does_not_make_the_storage_that_asked_it_old() {
         }
         row.u64().expect("the nonce")
     };
-    let body = Body::Site(SiteMessage::Hello { nonce: nonce_of(&cluster), start: 1, is_new: true, permitted: false });
+    let body = Body::Site(SiteMessage::Hello { nonce: nonce_of(&cluster), start: 1, is_new: true, replaces: None });
     for at in 0..2 {
         let message =
             PeerMessage { incarnation: Default::default(), position: 0, epoch: 0, members: 0, body: body.clone() };
@@ -550,9 +597,10 @@ fn sites_that_start_take_part_in_transactions_once_they_have_met() {
         let node = cluster.hosts[site].node.as_ref().expect("runs");
         node.readiness() == Readiness::Ready && node.unmet(cluster.time(site)).is_empty()
     };
-    let meet = |cluster: &mut Cluster, site: usize| {
-        // A question and its answer; then the first ping, that of the other, and one more with its answer.
-        let most = cluster.now + 6 * DELAY + DELAY / 2;
+    let meet = |cluster: &mut Cluster, site: usize, is_lost: bool| {
+        // A question and its answer, and once more where something is replaced; then the first ping, that of the other, and one more with
+        // its answer.
+        let most = cluster.now + if is_lost { 8 } else { 6 } * DELAY + DELAY / 2;
         while !have_met(cluster, site) {
             assert!(cluster.now < most, "site {site} has not met the others");
             cluster.run(DELAY / 8);
@@ -568,7 +616,7 @@ fn sites_that_start_take_part_in_transactions_once_they_have_met() {
     };
 
     let mut cluster = Cluster::unjoined(3);
-    meet(&mut cluster, 0);
+    meet(&mut cluster, 0, false);
     commit_at_all(&mut cluster, "first");
 
     for is_lost in [false, true] {
@@ -580,7 +628,7 @@ fn sites_that_start_take_part_in_transactions_once_they_have_met() {
         }
         cluster.run(SECOND / 3);
         cluster.start(2);
-        meet(&mut cluster, 2);
+        meet(&mut cluster, 2, is_lost);
         // What is new instead of what was lost refuses writes for as long as a right over it may live.
         if !is_lost {
             commit_at_all(&mut cluster, "again");

@@ -495,7 +495,7 @@ fn name_is_settled_by_sites_that_never_lost_a_vote_or_by_all() {
     cluster.kill(1);
     cluster.hosts[1].rows.clear();
     cluster.start(1);
-    cluster.run(DELAY + 1);
+    cluster.run(3 * DELAY + 1);
     cluster.cut = vec![(0, 1), (0, 2), (1, 0), (2, 0)];
     cluster.run(DELAY * 2);
     assert_eq!(cluster.hosts[1].node.as_ref().expect("runs").readiness(), Readiness::Ready);

@@ -378,7 +378,7 @@ fn row(key: &[u8], value: Option<&[u8]>) -> Option<String> {
 fn body(now: Now, body: &Body) -> Option<String> {
     Some(match body {
         Body::Site(SiteMessage::Ping { .. } | SiteMessage::Pong { .. }) => return None,
-        Body::Site(SiteMessage::Hello { is_new, permitted, .. }) => match (is_new, permitted) {
+        Body::Site(SiteMessage::Hello { is_new, replaces, .. }) => match (is_new, replaces.is_some()) {
             (true, true) => "Hello, with new storage as a person has said".to_owned(),
             (true, false) => "Hello, with new storage".to_owned(),
             (false, _) => "Hello, with known storage".to_owned(),

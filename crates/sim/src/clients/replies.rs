@@ -191,6 +191,7 @@ impl Simulation {
         // Of a caller in doubt the product's client promises to keep the outcome from being forgotten.
         let is_wanted = self.callers.wanted.get(&op).is_some_and(|until| now < *until);
         let standing = Standing {
+            home_lost: self.has_lost_home(&known.operation),
             lost: self.oracle.lost.contains(&(site, id.incarnation)),
             // A session that left no record may be taken for one whose records are forgotten.
             // And a creation that was undecided cannot be told of once what was created is deleted.
@@ -215,6 +216,13 @@ impl Simulation {
             let recorded = self.oracle.recorded(site, id.incarnation, id.session, low);
             self.oracle.blame(survival::NAME, survival::check_session(recorded, outcome), id);
         }
+    }
+
+    /// True if a home of a transaction has lost its storage, or has left.
+    pub(crate) fn has_lost_home(&self, operation: &Operation) -> bool {
+        let Operation::Commit(transaction) = operation else { return false };
+        let is_lost = |at: usize| self.is_gone(at) || self.oracle.lost.iter().any(|(site, _)| *site == at);
+        transaction.homes.iter().any(|home| is_lost(usize::from(home.region)))
     }
 
     /// A client notes what an answer says of its session and of the site.

@@ -32,6 +32,8 @@ pub struct Standing {
     pub lost: bool,
     /// True if the client said that it no longer cares, or closed the session, or was silent for too long.
     pub forgotten: bool,
+    /// True if a home of the transaction has lost its storage, or has left.
+    pub home_lost: bool,
 }
 
 /// Judges an answer against the definitive one that the client was given before.
@@ -39,6 +41,9 @@ pub fn check(told: Option<&Outcome>, answer: &Outcome, standing: Standing) -> Re
     match answer {
         Outcome::Unknown(UnknownReason::IncarnationLost) if !standing.lost => {
             Err("the incarnation is said to be lost, and lives".to_owned())
+        }
+        Outcome::Unknown(UnknownReason::HomeLost) if !standing.home_lost => {
+            Err("a home is said to be lost, and none is".to_owned())
         }
         Outcome::Unknown(UnknownReason::Forgotten) if !standing.forgotten && !standing.lost => {
             Err("was forgotten while its client cared".to_owned())
@@ -133,6 +138,9 @@ mod tests {
         assert!(check(Some(&Outcome::Committed { phases: 1 }), &withdrawn, cares).is_err());
         assert!(check(None, &Outcome::Unknown(UnknownReason::IncarnationLost), cares).is_err());
         assert!(check(None, &Outcome::Unknown(UnknownReason::Forgotten), cares).is_err());
+        let home_lost = Outcome::Unknown(UnknownReason::HomeLost);
+        assert!(check(None, &home_lost, cares).is_err());
+        assert_eq!(check(None, &home_lost, Standing { home_lost: true, ..cares }), Ok(()));
         let forgotten = Standing { forgotten: true, ..cares };
         assert_eq!(check(Some(&released), &Outcome::Unknown(UnknownReason::Forgotten), forgotten), Ok(()));
         assert!(check_known(Some(5), 6, &Outcome::Refused(Refusal::UnknownQuota)).is_err());

@@ -1,5 +1,7 @@
 //! Holds that end by themselves come back exactly once, not before their time, and in the end they do.
 
+use slackline_core::api::Hold;
+
 /// The invariant's name.
 pub const NAME: &str = "holds come back once";
 
@@ -14,6 +16,15 @@ pub struct Tracked {
     pub settled: bool,
     /// True if the tokens came back.
     pub ended: bool,
+}
+
+/// A grant ends if that was asked for, and lasts for as long as was asked for, or longer where it was waited for.
+pub fn check_term(asked: Hold, lasts: Option<u64>) -> Result<(), String> {
+    match (asked, lasts) {
+        (Hold::Counted | Hold::Open, None) => Ok(()),
+        (Hold::For(micros), Some(lasts)) if lasts >= micros => Ok(()),
+        _ => Err(format!("{asked:?} was asked for, and it lasts for {lasts:?} us")),
+    }
 }
 
 /// What is not used of a grant comes back: `amount`, of which there are `used` left.
@@ -80,6 +91,10 @@ mod tests {
         assert_eq!(check_rest(&timed, 150, 60), Ok(()));
         assert!(check_rest(&timed, 170, 60).is_err());
         assert_eq!(check_rest(&Tracked { ended: true, ..timed }, 170, 60), Ok(()));
+
+        assert_eq!((check_term(Hold::Open, None), check_term(Hold::For(5), Some(5))), (Ok(()), Ok(())));
+        assert!(check_term(Hold::For(5), Some(4)).is_err() && check_term(Hold::For(5), None).is_err());
+        assert!(check_term(Hold::Counted, Some(5)).is_err(), "it was to stay");
 
         let mut grant = timed;
         assert!(

@@ -6,7 +6,7 @@ use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::{Batch, Seq};
 use slackline_core::node::{Node, read_outcome_key};
 use slackline_core::quota::{quota_number, read_grant_key};
-use slackline_core::rows::{FORGOTTEN, GRANT, OUTCOME, QUOTA_COLD, QUOTA_HOT};
+use slackline_core::rows::{self, FORGOTTEN, GRANT, OUTCOME, Owner, QUOTA_COLD, QUOTA_HOT};
 use slackline_core::session::{MARK_SLOT, decode_row, digest};
 
 use super::{Book, Change, Handed, Oracle, Origin, quota_of};
@@ -21,8 +21,7 @@ impl Oracle {
         let incarnation = node.incarnation();
         if self.lost.contains(&(site, incarnation)) {
             // An old copy may say hello, and nothing else.
-            let acts =
-                batch.iter().any(|(key, value)| matches!(key[0], QUOTA_COLD | QUOTA_HOT | OUTCOME) && value.is_some());
+            let acts = batch.iter().any(|(key, _)| rows::owner(key) != Some(Owner::Site));
             self.blame(lives::NAME, lives::check(incarnation, acts), format_args!("site {site}"));
             let handed = Handed { seq, at: now, incarnation, epoch: None, changes: Vec::new() };
             return self.sites[site].handed.push_back(handed);
@@ -242,9 +241,11 @@ impl Oracle {
         op.generation = generation;
 
         let mut used = (0, 0);
+        let mut term = Ok(());
         match (&op.operation, outcome) {
             (Operation::Acquire { amount, hold, .. }, Outcome::Granted { grant, lasts }) => {
                 used.0 = *amount as u128;
+                term = holds::check_term(*hold, *lasts);
                 if *hold != Hold::Counted {
                     // Holders count from when they sent the request, and stop early by what clocks may err.
                     let until = lasts.map(|lasts| op.sent.first + lasts.saturating_sub(EPSILON as u64));
@@ -260,6 +261,7 @@ impl Oracle {
         let operation = is_of_grant.then(|| op.operation.clone());
 
         self.blame(once::NAME, found, about);
+        self.blame(holds::NAME, term, about);
         if let Some(operation) = operation {
             self.changed_grant(operation, outcome, first_sent, about);
         }
@@ -287,8 +289,9 @@ impl Oracle {
             (Operation::ReleaseGrant { used, .. }, Outcome::Released { amount }) if used > 0 => {
                 holds::settle(tracked, used, *amount)
             }
-            (Operation::ExtendGrant { .. }, Outcome::Extended { lasts }) => {
-                holds::extend(tracked, first_sent + lasts.saturating_sub(EPSILON as u64))
+            (Operation::ExtendGrant { micros, .. }, Outcome::Extended { lasts }) => {
+                holds::check_term(Hold::For(micros), Some(*lasts))
+                    .and(holds::extend(tracked, first_sent + lasts.saturating_sub(EPSILON as u64)))
             }
             _ => Ok(()),
         };
