@@ -9,7 +9,7 @@ use slackline_core::machine::ClientId;
 use slackline_core::object::{Change, Home, Part, Transaction, Value};
 use slackline_core::session::RETENTION;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, DELAY};
 use crate::quotas::{acquire, create, granted};
 use crate::txns::{bytes, key, value};
 
@@ -358,4 +358,35 @@ fn operation_repeated_after_its_session_ended_is_refused_only_if_nothing_was_don
     assert_eq!(again(&mut cluster, 0, of, 1, acquire(5)), Some(forgotten()));
     assert_eq!(again(&mut cluster, 0, unused, 1, acquire(5)), Some(ended));
     assert_ne!(cluster.session(0), unused, "its number is passed over");
+}
+
+/// The value that sets the limit is out when its site is cut off, and so many others wait by the time when it is sent again that a new one
+/// would be refused.
+#[test]
+fn operation_whose_value_is_out_is_not_refused_when_it_is_sent_again() {
+    let set = |limit| Operation::SetLimit { quota: "gpus".into(), limit };
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let sequence = cluster.submit(1, set(45));
+    // Both others have reported; the value leaves, and no vote comes back.
+    cluster.run(2 * DELAY + 1);
+    cluster.cut = vec![(0, 1), (2, 1)];
+    cluster.run(4 * SECOND);
+    let undecided = Outcome::Unknown(UnknownReason::Undecided);
+    assert_eq!(cluster.outcome(1, sequence), Some(undecided.clone()));
+
+    let waiting: Vec<u64> = (0..256).map(|_| cluster.submit(1, set(45))).collect();
+    let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
+    let operations = vec![Submission { sequence, timeout: 2_000_000, operation: set(45) }];
+    cluster.responses.clear();
+    cluster.request(1, 9, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
+    let answers = vec![Answer { sequence, outcome: undecided }];
+    let told = (1, ClientId(9), Response::Batch { session, answers });
+    assert!(cluster.responses.contains(&told), "{:?}", cluster.responses);
+    assert!(waiting.iter().all(|other| cluster.outcome(1, *other).is_none()), "they wait");
+
+    cluster.cut.clear();
+    cluster.run(6 * SECOND);
+    let outcome = ask(&mut cluster, 1, (site, incarnation, session), sequence);
+    assert!(matches!(outcome, Outcome::LimitSet { limit: 45, .. }), "{outcome:?}");
 }
