@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use slackline_core::api::{Hold, Outcome, Refusal, Request, Shown, is_name};
 use slackline_core::chapter::Chapter as _;
-use slackline_core::clock::SECOND;
+use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::OperationId;
 use slackline_core::quota::MEMBERS;
 use slackline_core::quota::Quota;
@@ -46,6 +46,8 @@ const DEADLINE: u64 = 20 * SECOND;
 const PATIENCE: u64 = 5;
 const PAUSE: u64 = 3 * SECOND;
 
+/// The longest time after which the tokens that the rate has brought, at each site a part, are together at one.
+const FULL_LATE: u64 = 8 * SECOND;
 /// The number of names that do not exist and are created.
 const CREATIONS: usize = 6;
 
@@ -124,10 +126,16 @@ impl Simulation {
             return true;
         }
 
-        // Nothing of a quota that refills is given back.
+        // Nothing of a quota that refills is given back. While a site is gone, its part of the rate is missing.
         self.plan(world, |book, site| Task::Acquire { book, site });
-        let books = &self.oracle.books;
-        self.audit.tasks.retain(|task| !matches!(task, Task::Acquire { book, .. } if books[*book].refills));
+        let (books, are_all_there) = (&self.oracle.books, self.present(world).len() == world.len());
+        self.audit.tasks.retain_mut(|task| match *task {
+            Task::Acquire { book, site } if books[book].refills => {
+                *task = Task::Refill { book, site };
+                are_all_there
+            }
+            _ => true,
+        });
         let absent = |&book: &usize| {
             let Book { name, life, .. } = &self.oracle.books[book];
             !self.exists(book)
@@ -296,6 +304,21 @@ impl Simulation {
                 let charter = charter_of(&quota);
                 self.begin_operation(world, task, site, Command::Create { quota, limit: 40, charter });
             }
+            Task::Refill { book, site } => {
+                // All of it, but what was lost with disks.
+                let Ok(Some((_, sums))) = self.oracle.sums(book) else { return };
+                let Some(all) = i64::try_from(sums.tokens + sums.under_way).ok().filter(|all| *all > 0) else { return };
+                let (seat, ledger) = (self.callers.clients[site].clone(), Rc::clone(&self.callers.ledger));
+                let place = Place::Site(self.settings.members[site]);
+                let quota = Arc::from(self.oracle.books[book].name.as_str());
+                self.audit.current = Some(Current { task, since: now, is_shown: false });
+                ledger.borrow_mut().audited = None;
+                self.callers.desk.spawn(async move {
+                    let ended = refills(&seat, &ledger, quota, all, place).await;
+                    ledger.borrow_mut().audited = Some(ended);
+                });
+                self.run_callers(world);
+            }
             Task::Acquire { book, site } => {
                 // All that is free, wherever it is: the site must bring it together.
                 let (mut amount, mut under_way) = (i64::MAX, 0);
@@ -370,7 +393,8 @@ impl Simulation {
 
     /// Judges the answer to a task; true if there is one.
     fn judge_answer_to_audit(&mut self, world: &World, current: Current) -> bool {
-        let (Task::Acquire { book, site } | Task::Create { book, site }) = current.task else {
+        let (Task::Acquire { book, site } | Task::Refill { book, site } | Task::Create { book, site }) = current.task
+        else {
             return current.is_shown;
         };
         let Some(ended) = self.callers.ledger.borrow_mut().audited.take() else { return false };
@@ -385,6 +409,7 @@ impl Simulation {
         self.audit.refused = 0;
         let found = ended.and_then(|outcome| match outcome {
             outcome if is_acquire => liveness::check_granted(self.audit.amount, Some(&outcome)),
+            Outcome::Granted { .. } => Ok(()),
             Outcome::Created { .. }
             | Outcome::Refused(Refusal::LimitDiffers { .. } | Refusal::AgreementDiffers { .. }) => Ok(()),
             outcome => Err(format!("creating it ends as {outcome:?}")),
@@ -403,10 +428,14 @@ impl Simulation {
 
     /// A task has no answer.
     fn blame_silence(&mut self, task: Task) {
-        let (Task::Acquire { book, site } | Task::Create { book, site } | Task::Show { book, site }) = task;
+        let (Task::Acquire { book, site }
+        | Task::Refill { book, site }
+        | Task::Create { book, site }
+        | Task::Show { book, site }) = task;
         let about = format!("quota {} at site {site}", self.oracle.books[book].name);
         let found = match task {
             Task::Acquire { .. } => liveness::check_granted(self.audit.amount, None),
+            Task::Refill { .. } => Err("it does not refill".to_owned()),
             Task::Create { .. } => Err("creating it is not answered".to_owned()),
             Task::Show { .. } => Err("show is not answered".to_owned()),
         };
@@ -432,6 +461,44 @@ pub(crate) async fn carry_out(
     match call(seat, ledger, Command::Release { quota, amount }, place).await? {
         (_, Outcome::Released { .. }) => Ok(outcome),
         (_, other) => Err(format!("{amount} tokens were granted, and giving them back ends as {other:?}")),
+    }
+}
+
+/// Takes all that there is of a quota that refills, is told when that is there again, and takes it once more: it must be there by then.
+async fn refills(
+    seat: &Seat,
+    ledger: &Rc<RefCell<Ledger>>,
+    quota: Arc<str>,
+    all: i64,
+    place: Place,
+) -> Result<Outcome, String> {
+    let takes = |waits| Command::Acquire { quota: Arc::clone(&quota), amount: all, hold: Hold::Counted, waits };
+    let is_granted = |outcome: &Outcome| matches!(outcome, Outcome::Granted { .. });
+    let (_, first) = call(seat, ledger, takes(true), place.clone()).await?;
+    if !is_granted(&first) {
+        return Err(format!("all of it is asked for at rest, and that ends as {first:?}"));
+    }
+
+    let began = seat.port.now();
+    let due = (all as u64 * 1_000_000).saturating_mul(SECOND) / METER_REFILL;
+    let (_, second) = call(seat, ledger, takes(false), place.clone()).await?;
+    match second {
+        Outcome::Refused(Refusal::Exhausted { retry_after: Some(after), level: 0, .. })
+            if (due / 2..due + FULL_LATE).contains(&(u64::from(after) * MILLISECOND)) => {}
+        other => {
+            return Err(format!(
+                "{all} tokens were granted, they are back in {due} us, and who asks is told {other:?}"
+            ));
+        }
+    }
+
+    let (_, third) = call(seat, ledger, takes(true), place).await?;
+    let took = seat.port.now().0 - began.0;
+    match is_granted(&third) && took <= due + FULL_LATE {
+        true => Ok(third),
+        false => {
+            Err(format!("{all} tokens should be back in {due} us, and after {took} us who waits is told {third:?}"))
+        }
     }
 }
 

@@ -5,13 +5,15 @@
 //!   new incarnation C2            each other site               C2 has applied k
 //!     │─ does a vote of mine count? ─▶│
 //!     │◀── I have applied k; no election of mine counts on a report of C1;
-//!     │    in k+1 I have accepted (b, V) ──│                    takes (b, V) over, durably
+//!     │    in k+1 I have accepted (b, V),  │                    takes (b, V) over, and promises p,
+//!     │    and have promised p ────────────│                    durably
 //!     │   all have answered for k: C2 may vote
 //! ```
 //!
 //! Why that is safe: whoever builds a value accepts it itself before it asks for votes. So if a value of k+1 was decided, or
 //! still can be, with a vote of C1, one of the others has accepted it, and says so; by Paxos nothing else was accepted at a
-//! higher ballot. Whoever answers knows of C2, and drops what of C1 is still under way. Nor does a vote of C1 count in k+2
+//! higher ballot. Whoever answers knows of C2, and drops what of C1 is still under way. A report to C1 that had left by then was to a
+//! ballot that the answer says is promised, and C2's ballots are higher. Nor does a vote of C1 count in k+2
 //! or later: to lead there a site must have applied k+1, and then its answer does not name k. In between, any other site may
 //! have gone on: then it has accepted something since, which C2 learns as any site does that was away.
 

@@ -5,6 +5,8 @@
 pub(crate) enum Task {
     /// All free tokens of a quota are acquired at a site, and given back.
     Acquire { book: usize, site: usize },
+    /// A quota that refills is taken whole at a site, and once more as soon as it is full again.
+    Refill { book: usize, site: usize },
     /// A quota that does not exist, whatever became of attempts to create it, is created at a site.
     Create { book: usize, site: usize },
     /// A site counts a quota.
