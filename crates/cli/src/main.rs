@@ -7,6 +7,7 @@ mod end;
 mod json;
 mod output;
 mod session;
+mod values;
 mod waited;
 
 use std::process::ExitCode;

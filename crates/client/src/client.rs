@@ -5,10 +5,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackline_core::api::SeatChange;
 use slackline_core::id::SiteId;
 use slackline_session::call::Place;
-use slackline_session::command::Command;
 use slackline_session::link::Link;
 use slackline_session::outcome::{ConnectError, ReadError, Reason};
 use slackline_session::port::{Pending, Port};
@@ -18,7 +16,6 @@ use slackline_session::txn::Memos;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
-use crate::call::{Call, Seat};
 use crate::connection::{self, Clock, Connection};
 use crate::discovery::{by_nearness, explain, learn_topology, measure};
 use crate::options::{Options, Patience};
@@ -71,22 +68,6 @@ pub(crate) struct Shared {
 }
 
 impl Client {
-    /// Gives a site a place among the members of its lane, empties it, or takes it out. A change of the members needs a majority of them. One that
-    /// joins is named by its region, a space and the `host:port` at which others reach it.
-    ///
-    /// # Errors
-    ///
-    /// [`Reason::NoSeat`](crate::Reason::NoSeat), with why.
-    pub fn change_members(&self, site: SiteId, change: SeatChange, label: &str) -> Call<Seat> {
-        let command = Command::Seat { site, change, label: label.into() };
-        let place = match change {
-            SeatChange::Joins | SeatChange::Lost => Place::Nearest,
-            // What only the site itself can do.
-            SeatChange::Drains | SeatChange::Serves | SeatChange::Leaves => Place::Site(site),
-        };
-        Call::new(self.clone(), site.lane, command, place)
-    }
-
     /// Connects to the cluster that has sites at these addresses (`host:port`). One would do, several make it likelier
     /// that one answers; the others are learned from it. Calls go to the nearest site by measured round trip.
     ///

@@ -61,6 +61,7 @@ mod discovery;
 mod explain;
 mod grant;
 mod left;
+mod members;
 mod options;
 mod quota;
 mod transactions;

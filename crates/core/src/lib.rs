@@ -11,7 +11,7 @@
 //! | [`clock`] | what a site knows of the time, of its clock's error, and of its peers' clocks |
 //! | [`machine`] | the contract between a machine and its driver; batches, views, the release rule |
 //! | [`rows`] | the rows of a site's storage: every tag, and who writes it |
-//! | [`right`] | names of rights; holds, the rights over tokens that end by themselves |
+//! | [`right`] | what all rights have: names, ends by two clocks, marks, giving up; holds, the rights over tokens that end by themselves |
 //! | [`object`] | objects and transactions: what they are made of, and what sites say about them |
 //! | [`draft`] | a transaction while its program runs, in a client: what it has read, what it writes, calls of memoized functions |
 //! | [`api`] | what clients ask and are told |

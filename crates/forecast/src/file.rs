@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::arima::Arima;
+use crate::ewma::Ewma;
 use crate::logs::log;
+use crate::lstm::Lstm;
 use crate::model::{Frame, Kind, LONGEST_WINDOW, Model};
-use crate::{Arima, Ewma, Lstm, RandomWalk, Seasonal};
+use crate::random_walk::RandomWalk;
+use crate::seasonal::Seasonal;
 
 /// The most bytes of a file: the largest net and the finest course of a day are far smaller.
 const LARGEST: u64 = 4 << 20;

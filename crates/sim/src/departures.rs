@@ -22,6 +22,7 @@ use crate::faults::CALM;
 use crate::invariants::liveness;
 use crate::quotas::is_one_of_many;
 use crate::state::audit::Step as AuditStep;
+use crate::state::departures::{Departure, Step, Way};
 use crate::state::faults::Fault;
 use crate::state::{Phase, Simulation};
 use crate::world::{Keep, World};
@@ -33,57 +34,14 @@ const LEAVING: u64 = 240 * SECOND;
 /// The time between two requests of the operator, at least.
 const PAUSE: u64 = SECOND;
 
-/// How a site leaves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
-    Lost,
-    Drained,
-}
-
-/// What the operator is about to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
-    /// Drains the site.
-    Drains,
-    /// Takes it out of the members.
-    Changes,
-    /// Waits until every quota has recorded that.
-    Waits,
-    /// Brings back what it had, one quota after the other.
-    Reclaims,
-    /// Lets it serve again: objects are at home there.
-    Serves,
-}
-
-/// The departure of a run.
-#[derive(Debug)]
-pub(crate) struct Departure {
-    site: usize,
-    way: Way,
-    step: Step,
-    /// Feeds its choices, so that what happens before is what happens without it.
-    rng: Rng,
-    /// When faults end.
-    calm_at: u64,
-    /// True if they have.
-    is_calm: bool,
-    /// True while a request of the operator is under way; when the next is due.
-    asks: bool,
-    next_at: u64,
-    /// True if the site does nothing more.
-    is_gone: bool,
-    /// Quotas of which what it had is not reclaimed yet.
-    books: Vec<usize>,
-}
-
 impl Simulation {
     /// True if a site has left for good.
     pub(crate) fn is_gone(&self, site: usize) -> bool {
         self.departure.as_ref().is_some_and(|departure| departure.site == site && departure.is_gone)
     }
 
-    /// True if a site does not serve because it has left, as it should.
-    pub(crate) fn has_left(&mut self, site: usize) -> bool {
+    /// Notes that a site does not serve because it has left; true if it was to.
+    pub(crate) fn note_left(&mut self, site: usize) -> bool {
         let departure = self.departure.as_mut().filter(|departure| departure.site == site && !departure.is_gone);
         // It may know before the operator is answered, or after.
         let is_leaving = |departure: &&mut Departure| matches!(departure.step, Step::Changes | Step::Waits);

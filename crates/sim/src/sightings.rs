@@ -57,7 +57,7 @@ impl Simulation {
         }
 
         // It is a member no longer: its driver lets it say so.
-        let has_left = readiness == Readiness::Stale && self.has_left(site);
+        let has_left = readiness == Readiness::Stale && self.note_left(site);
         match (before, readiness) {
             (Readiness::Joining | Readiness::AwaitingNewStorage, Readiness::Ready) if incarnation == Incarnation(1) => {
                 self.probes.hit("site: joins as the first incarnation");

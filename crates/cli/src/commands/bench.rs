@@ -9,12 +9,12 @@ use slackline_bench::footprint::{FootprintOptions, footprint};
 use slackline_bench::handle::waiting::{WaitingOptions, waiting};
 use slackline_bench::handle::{CoreOptions, Work, core};
 use slackline_bench::hot::{HotOptions, hot};
-use slackline_bench::quota::{Limit, QuotaError, QuotaOptions, quota};
+use slackline_bench::quota::{Limit, QuotaOptions, quota};
 use slackline_bench::rtt::Rtt;
 use slackline_bench::trace::Format;
 
 use super::bench_floor::FloorSite;
-use super::bench_report::{Shown, explain_live, here, show, show_committed};
+use super::bench_report::{Shown, explain, explain_live, here, show, show_committed};
 use super::bench_samya::SamyaBench;
 use super::bench_txns::{
     BankBench, CoursesBench, Oo7Bench, ReadsBench, ShiftBench, TopkBench, TpccBench, TreatiesBench, TwitterBench,
@@ -301,13 +301,5 @@ impl Bench {
             Workload::Treaties(bench) => show_committed(bench.run()?, bench.single.shown),
             Workload::Floor(site) => site.run(),
         }
-    }
-}
-
-pub(super) fn explain(error: QuotaError) -> Finish {
-    match error {
-        QuotaError::Trace(_) | QuotaError::Rtt(_) | QuotaError::Option(_) => Finish::WrongUse(error.to_string()),
-        QuotaError::Live(error) => explain_live(error),
-        QuotaError::Books { .. } => Finish::Failed(error.to_string()),
     }
 }

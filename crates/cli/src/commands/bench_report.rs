@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use slackline_bench::hot::Live;
 use slackline_bench::live::LiveError;
+use slackline_bench::quota::QuotaError;
 use slackline_bench::report::Report;
 
 use crate::end::{End, Finish, say};
@@ -28,6 +29,15 @@ pub(super) fn explain_live(error: LiveError) -> Finish {
     match error {
         LiveError::InMemory { .. } => Finish::WrongUse(error.to_string()),
         LiveError::System { .. } | LiveError::Failed(_) => Finish::Failed(error.to_string()),
+    }
+}
+
+/// The end of a command whose run did not come about, or has books that are not exact.
+pub(super) fn explain(error: QuotaError) -> Finish {
+    match error {
+        QuotaError::Trace(_) | QuotaError::Rtt(_) | QuotaError::Option(_) => Finish::WrongUse(error.to_string()),
+        QuotaError::Live(error) => explain_live(error),
+        QuotaError::Books { .. } => Finish::Failed(error.to_string()),
     }
 }
 

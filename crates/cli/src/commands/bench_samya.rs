@@ -9,8 +9,7 @@ use slackline_bench::rtt::Rtt;
 use slackline_bench::samya::{Config, Experiment, SamyaOptions, samya};
 use slackline_bench::trace::Format;
 
-use super::bench::explain;
-use super::bench_report::Shown;
+use super::bench_report::{Shown, explain};
 use crate::end::Finish;
 
 /// Runs the evaluation of the Samya paper, with its rivals

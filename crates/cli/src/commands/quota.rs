@@ -16,6 +16,7 @@ use crate::duration;
 use crate::end::{End, Finish, agreement_word, unix_ms};
 use crate::output::{Table, counted, list};
 use crate::session::Connection;
+use crate::values::{amount, name, used};
 use crate::waited::{Answered, Waited};
 
 /// For so long a grant is not printed while its site is asked how it is given back.
@@ -882,26 +883,4 @@ impl Delete {
             Ok(End::new(json, format!("quota {name} is deleted")).answered(Answered::by(None)))
         })
     }
-}
-
-/// Reads a quota's name.
-pub(super) fn name(text: &str) -> Result<String, String> {
-    let valid = !text.is_empty() && text.len() <= 256 && !text.chars().any(char::is_control);
-    if valid {
-        Ok(text.to_owned())
-    } else {
-        Err("a quota's name has 1 to 256 bytes, without control characters".into())
-    }
-}
-
-/// Reads a number of tokens that are used.
-pub(super) fn used(text: &str) -> Result<i64, String> {
-    let used = text.parse::<i64>().ok().filter(|used| *used >= 0);
-    used.ok_or_else(|| format!("a number of used tokens is 0 to {}", i64::MAX))
-}
-
-/// Reads a number of tokens.
-fn amount(text: &str) -> Result<i64, String> {
-    let amount = text.parse::<i64>().ok().filter(|amount| *amount >= 1);
-    amount.ok_or_else(|| format!("a number of tokens is 1 to {}", i64::MAX))
 }

@@ -4,10 +4,10 @@ use clap::Args;
 use serde_json::json;
 use slackline::{Client, Incarnation, NotDone, ParseNameError, Reason, Reclaimed, SiteId};
 
-use super::quota::{name, used};
 use crate::end::{End, Finish};
 use crate::output::{Table, counted};
 use crate::session::Connection;
+use crate::values::{name, used};
 use crate::waited::Answered;
 
 /// Brings back what lost storage had of a quota

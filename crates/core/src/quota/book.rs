@@ -1,7 +1,7 @@
 //! The quotas of a site: how they are found, and what they have in common.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -12,12 +12,11 @@ use super::lookup::Lookups;
 use super::names::Names;
 use super::one::{Dirty, NEVER, Quota};
 use super::row::{self, Grant, QuotaRow};
-use super::seats::Seats;
-use super::tree::Break;
 use super::walk::Walk;
-use crate::api::{Listed, Outcome};
+use crate::api::{Listed, Outcome, Refusal};
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
+use crate::id::SiteSet;
 use crate::machine::Batch;
 use crate::peer::quota::Digest;
 use crate::turn::{Here, Ticket, Turn};
@@ -130,6 +129,28 @@ pub(super) enum Place {
     Admin { at: u32 },
     /// For what others know of a name; named by its arrival among those that wait for it.
     Name { name: Arc<str>, arrival: u64 },
+}
+
+/// What is left to do about the last change of the members.
+#[derive(Debug, Default)]
+pub(super) struct Seats {
+    /// The numbers of quotas, deleted ones included, that have not recorded it.
+    pub(super) behind: BTreeSet<u64>,
+    /// The quota that was looked at last.
+    pub(super) last: u64,
+    /// When to look at the next ones; none while all have recorded it.
+    pub(super) look_at: Option<u64>,
+    /// The members that have said that all that they know has recorded it, and this site's incarnation.
+    pub(super) attested: SiteSet,
+}
+
+/// Why a site cannot tell all quotas above another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Break {
+    /// It has not heard of one: the number of bytes of its name.
+    Unheard(usize),
+    /// What needs them is refused.
+    Refused(Refusal),
 }
 
 impl Quotas {

@@ -24,14 +24,12 @@
 //! - While names are being forgotten it votes for no change, and while a change is under way it freezes no name: all members must agree
 //!   that a name goes, and who they are must not change meanwhile.
 
-use std::collections::BTreeSet;
-
-use super::book::Quotas;
+use super::book::{Quotas, Seats};
 use super::one::{Activity, Admin, Quota};
 use crate::api::{COUNTED, LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange};
 use crate::avantan::{Lifecycle, Message, Roster, SEATS};
 use crate::clock::{MILLISECOND, SECOND};
-use crate::id::{Incarnation, SiteId, SiteSet};
+use crate::id::{Incarnation, SiteId};
 use crate::machine::{KeyRange, View};
 use crate::rows::{GRANT, OBJECT};
 use crate::turn::{Here, Peer, SILENCE, Ticket, Turn};
@@ -45,19 +43,6 @@ const LOOKED_AT: usize = 64;
 const SHORT_PAUSE: u64 = 5 * MILLISECOND;
 /// The time for which a site leaves the rounds that record a change to each member before it.
 const PRECEDENCE: u64 = 2 * SECOND;
-
-/// What is left to do about the last change of the members.
-#[derive(Debug, Default)]
-pub(super) struct Seats {
-    /// The numbers of quotas, deleted ones included, that have not recorded it.
-    behind: BTreeSet<u64>,
-    /// The quota that was looked at last.
-    last: u64,
-    /// When to look at the next ones; none while all have recorded it.
-    look_at: Option<u64>,
-    /// The members that have said that all that they know has recorded it, and this site's incarnation.
-    attested: SiteSet,
-}
 
 /// What would be missed if the site left: grants, and objects. Of each as many as are counted.
 pub(super) fn missed() -> impl Iterator<Item = KeyRange> {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::book::{Place, Quotas, RELAXED_TICK, TICK};
+use super::book::{Break, Place, Quotas, RELAXED_TICK, TICK};
 use super::line::Waiting;
 use super::one::{Activity, Admin, Dirty, NEVER, Quota};
 use super::row::grant_key;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
-use super::tree::{Break, Path, is_name_below};
+use super::tree::{Path, is_name_below};
 use crate::api::{HOLD_MICROS, Hold, Operation, Outcome, Refusal, is_name};
 use crate::avantan::{Charter, Lifecycle};
 use crate::clock::{MILLISECOND, Now, SECOND};

@@ -11,7 +11,7 @@
 //! A quota below another is deleted when nothing of it is in use, by the lines of all sites: what was in use would stay so above it, where
 //! nobody could give it back.
 
-use super::book::{Place, Quotas};
+use super::book::{Break, Place, Quotas};
 use super::line::Waiting;
 use super::one::Quota;
 use crate::api::{Charter, LEVELS, Operation, Outcome, Parent, Refusal};
@@ -22,7 +22,9 @@ use crate::turn::{Here, Ticket, Turn};
 /// The positions of a quota and of those above it, the quota first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
+    /// The positions; those beyond `len` mean nothing.
     at: [u32; LEVELS],
+    /// The number of levels.
     len: usize,
 }
 
@@ -60,15 +62,6 @@ impl Path {
 /// The round trips for which a site keeps what a request needs at one level while it waits at another: two rounds, of which the second
 /// gathers all, and the gifts that are waited for before.
 const SPARED: u64 = 8;
-
-/// Why a site cannot tell all quotas above another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Break {
-    /// It has not heard of one: the number of bytes of its name.
-    Unheard(usize),
-    /// What needs them is refused.
-    Refused(Refusal),
-}
 
 /// One above was deleted.
 const GONE: Break = Break::Refused(Refusal::NoParent);

@@ -15,6 +15,7 @@ pub(crate) mod audit;
 pub(crate) mod brink;
 pub(crate) mod callers;
 pub(crate) mod clients;
+pub(crate) mod departures;
 pub(crate) mod faults;
 pub(crate) mod post;
 pub(crate) mod timer;
@@ -30,7 +31,6 @@ use slackline_core::id::SiteId;
 use slackline_core::machine::ClientId;
 use slackline_core::stats::Rng;
 
-use crate::departures::Departure;
 use crate::oracle::Oracle;
 use crate::probes::Probes;
 use crate::world::World;
@@ -139,7 +139,7 @@ pub(crate) struct Simulation {
     /// The step that the audit has reached.
     pub(crate) audit: Audit,
     /// The site that leaves at the end.
-    pub(crate) departure: Option<Departure>,
+    pub(crate) departure: Option<departures::Departure>,
 }
 
 impl Settings {

@@ -6,6 +6,7 @@ use crate::id::{Incarnation, SiteId};
 /// that rests on it: a site that forgot it in a crash might count a vote of the dead again.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Known {
+    /// By site, in the order in which they were first heard of; one of which nothing was heard is left out.
     newest: Vec<(SiteId, Incarnation)>,
 }
 

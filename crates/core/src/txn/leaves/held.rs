@@ -75,7 +75,9 @@ const NEVER_ENOUGH: i128 = 1 << 100;
 /// Something that a part lacks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Lack {
+    /// The making of the treaty whose bound is in the way.
     pub(super) making: Making,
+    /// The clause of it, by number.
     pub(super) clause: u32,
     /// The slack that is missing.
     pub(super) amount: i128,

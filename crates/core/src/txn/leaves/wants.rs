@@ -37,6 +37,7 @@ impl Want {
 /// The parts that wait for slack.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wants {
+    /// What each waits for.
     parts: BTreeMap<OperationId, Want>,
     /// The same by what they lack. No entry is empty.
     of: BTreeMap<Making, Shortage>,
@@ -45,6 +46,7 @@ pub(super) struct Wants {
 /// What parts lack of one treaty.
 #[derive(Clone, Debug, Default)]
 struct Shortage {
+    /// The parts that lack something of it; never empty.
     parts: BTreeSet<OperationId>,
     /// What they lack of each clause in sum; no sum is zero.
     sums: BTreeMap<u32, i128>,
