@@ -46,12 +46,8 @@ struct Function {
     blank_lines: usize,
 }
 
-/// Prints the figures of each crate, and of each module of `core` that is a folder.
-///
-/// # Errors
-///
-/// A sentence, where a file cannot be read or is not Rust.
-pub(crate) fn measure() -> Result<(), String> {
+/// The crates, with the folders of their sources.
+fn crates() -> Result<Vec<(String, PathBuf)>, String> {
     let mut parts: Vec<(String, PathBuf)> = Vec::new();
     let crates = fs::read_dir(root().join("crates")).map_err(|error| format!("crates: {error}"))?;
     for folder in crates.flatten().map(|entry| entry.path()) {
@@ -59,6 +55,31 @@ pub(crate) fn measure() -> Result<(), String> {
         parts.push((name, folder.join("src")));
     }
     parts.push(("xtask".into(), root().join("xtask/src")));
+    Ok(parts)
+}
+
+/// Files of a crate that import from each other, a sentence for each circle: what two files need of each other is a third, below both.
+pub(crate) fn import_circles() -> Vec<String> {
+    let circles = || -> Result<Vec<String>, String> {
+        let mut found = Vec::new();
+        for (name, folder) in crates()? {
+            let circles = figures(&folder)?.circles;
+            found.extend(
+                circles.iter().map(|files| format!("{name}: these import from each other: {}", files.join(", "))),
+            );
+        }
+        Ok(found)
+    };
+    circles().unwrap_or_else(|error| vec![error])
+}
+
+/// Prints the figures of each crate, and of each module of `core` that is a folder.
+///
+/// # Errors
+///
+/// A sentence, where a file cannot be read or is not Rust.
+pub(crate) fn measure() -> Result<(), String> {
+    let mut parts = crates()?;
     for module in fs::read_dir(root().join("crates/core/src")).into_iter().flatten().flatten() {
         if module.path().is_dir() {
             parts.push((format!("core/{}", module.file_name().to_string_lossy()), module.path()));

@@ -1,4 +1,4 @@
-//! The layering: which crate may depend on which, which module of `core` may use which, and that files stay readable; and that the patches
+//! The layering: which crate may depend on which, which module of `core` may use which, that no files of a crate import from each other, and that files stay readable; and that the patches
 //! of planted bugs fit. ARCHITECTURE.md draws the same map. What is checked of the pages for people is in [`crate::pages`].
 
 use std::fs;
@@ -73,6 +73,7 @@ pub(crate) fn tidy() -> Vec<String> {
     chapters(&mut findings);
     lengths(&root(), &mut findings);
     pages(&mut findings);
+    findings.extend(crate::measure::import_circles());
     findings.extend(crate::mutants::stale());
     findings
 }

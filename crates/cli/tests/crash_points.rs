@@ -206,7 +206,7 @@ impl Lane {
             }
             self.start_again(COORDINATOR, Some(BEGINNING_OF_DOUBT)).await;
             self.transfer_until_crash(&[COORDINATOR, case.victim()], &[APART], LONG_DEADLINE).await;
-            if case.victim() != COORDINATOR && self.has_crashed(case.victim()) {
+            if case.victim() != COORDINATOR && self.note_crash(case.victim()) {
                 return;
             }
             // One that is started has not heard of the coordinator, and asks at once.
@@ -217,7 +217,7 @@ impl Lane {
             let until = Instant::now() + PATIENCE;
             loop {
                 let is_over = self.is_nothing_under_way();
-                if self.has_crashed(case.victim()) {
+                if self.note_crash(case.victim()) {
                     return;
                 }
                 if is_over {
@@ -250,8 +250,8 @@ impl Lane {
         self.servers[site] = Some(tokio::task::spawn_blocking(start).await.expect("it starts"));
     }
 
-    /// Whether a site has ended at its crash point. It is gone then.
-    fn has_crashed(&mut self, site: usize) -> bool {
+    /// Notes that a site has ended at its crash point; true if it has, then or before.
+    fn note_crash(&mut self, site: usize) -> bool {
         let Some(server) = &mut self.servers[site] else { return true };
         let Some(status) = server.has_ended() else { return false };
         assert_eq!(status.signal(), Some(6), "{} ended otherwise: {status}", REGIONS[site]);
@@ -269,7 +269,7 @@ impl Lane {
             }
             loop {
                 let is_over = self.under_way.iter().all(JoinHandle::is_finished) && self.is_nothing_under_way();
-                if sites.iter().any(|site| self.has_crashed(*site)) {
+                if sites.iter().any(|site| self.note_crash(*site)) {
                     return;
                 }
                 if is_over {

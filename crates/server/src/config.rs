@@ -18,7 +18,6 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::demand::{WATCHED, Watched};
-use crate::topology::{Topology, site_name};
 
 /// The most regions of a cluster: a lane has at most 64 members.
 const REGIONS: usize = 64;
@@ -141,7 +140,7 @@ impl ServeConfig {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        self.site().topology()?;
+        self.site().map()?;
         check_address("listen", &self.listen)?;
         if let Some(http) = &self.http {
             check_address("http", http)?;
@@ -266,8 +265,8 @@ pub enum Listen {
 }
 
 impl SiteConfig {
-    /// The map of the cluster, checked.
-    pub(crate) fn topology(&self) -> Result<Topology, ConfigError> {
+    /// The map of the cluster, checked: this site, the number of lanes, and the address of each site.
+    pub(crate) fn map(&self) -> Result<(SiteId, u16, BTreeMap<SiteId, String>), ConfigError> {
         check_name("cluster", &self.cluster)?;
         check_regions(&self.regions)?;
         if self.epsilon.is_some_and(|epsilon| !(1..=EPSILON).contains(&epsilon)) {
@@ -309,7 +308,7 @@ impl SiteConfig {
         if !sites.contains_key(&me) {
             return Err(value("lane", format!("no site in `sites` has lane {}", self.lane)));
         }
-        Ok(Topology::new(self.cluster.clone(), me, lanes, self.regions.clone(), sites))
+        Ok((me, lanes, sites))
     }
 
     fn check_demand(&self, lanes: u16) -> Result<(), ConfigError> {
@@ -371,6 +370,11 @@ fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
         return Err(value(key, format!("{name:?} is not 1 to {NAME_BYTES} letters, digits, '-', '_' or '.'")));
     }
     Ok(())
+}
+
+/// The name of a site, for people.
+pub(crate) fn site_name(region: &str, lane: u16) -> String {
+    if lane == 0 { region.to_owned() } else { format!("{region}:{lane}") }
 }
 
 /// Checks the name of a region and the address of a site in it.

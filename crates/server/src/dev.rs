@@ -15,9 +15,9 @@ use slackline_storage::Options;
 use slackline_wire::rtt::RttTable;
 use tracing::info;
 
+use crate::config::site_name;
 use crate::config::{Listen, NewStorage, SiteAddress, SiteConfig, Storage};
 use crate::site::{RunError, Site, SiteHandle, StartError};
-use crate::topology::site_name;
 
 /// ε of a cluster in one process, where all sites read the same clock, in microseconds.
 pub const DEV_EPSILON: u64 = MILLISECOND;

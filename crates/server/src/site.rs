@@ -228,7 +228,7 @@ impl Site {
     }
 
     fn start_as(config: SiteConfig, floor: Option<Load>) -> Result<SiteHandle, StartError> {
-        let topology = Arc::new(config.topology()?);
+        let topology = Arc::new(Topology::of(&config)?);
         let name = topology.name(topology.me);
         let epsilon = clock::epsilon(config.epsilon);
         let crash_points = Arc::new(CrashPoints::from_environment(topology.me)?);

@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use slackline_core::id::SiteId;
 use slackline_wire::v1::{TopologyReply, TopologySite};
 
-use crate::config::check_place;
+use crate::config::{ConfigError, SiteConfig, check_place, site_name};
 
 /// The cluster's map, as one site has it.
 #[derive(Debug)]
@@ -33,6 +33,12 @@ struct Places {
 }
 
 impl Topology {
+    /// The map that a site's configuration gives.
+    pub(crate) fn of(config: &SiteConfig) -> Result<Self, ConfigError> {
+        let (me, lanes, sites) = config.map()?;
+        Ok(Self::new(config.cluster.clone(), me, lanes, config.regions.clone(), sites))
+    }
+
     /// A map.
     pub(crate) fn new(
         cluster: String,
@@ -130,9 +136,4 @@ impl Topology {
             sites: sites.iter().map(site).collect(),
         }
     }
-}
-
-/// The name of a site, for people.
-pub(crate) fn site_name(region: &str, lane: u16) -> String {
-    if lane == 0 { region.to_owned() } else { format!("{region}:{lane}") }
 }
