@@ -57,7 +57,7 @@ impl Node {
                 let welcome = self.welcome(from, (nonce, start), is_new, replaces);
                 sends.extend(welcome.map(|welcome| (to, welcome)));
                 let peer = &mut self.peers[from];
-                if peer.noted.1 == nonce {
+                if peer.noted.1 == nonce && peer.incarnation < peer.noted.0 {
                     (peer.heard, peer.leaving) = (None, false);
                 }
                 None
