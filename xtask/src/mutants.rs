@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::files::files;
-use crate::root;
+use crate::{cargo, root};
 
 /// The seeds within which the sweep must catch a bug that does not say.
 const SEEDS: &str = "1..200";
@@ -198,12 +198,12 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
                 ["session", "lib", test] => ("slackline-session", ["--lib"].as_slice(), test),
                 _ => return Err(format!("`check: {other}` is none that the head of `mutants.rs` names")),
             };
-            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+            let mut cargo = cargo();
             cargo.args(["test", "--quiet", "--no-fail-fast", "-p", package]).args(kind).arg(test);
             return by_test(mutant, cargo.current_dir(&copy).env("CARGO_TARGET_DIR", &target));
         }
     };
-    let built = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+    let built = cargo()
         .args(["build", "--release", "--quiet", "-p", package, "--bin", binary])
         .env("CARGO_TARGET_DIR", &target)
         // A patch changes a few lines: what they do not touch is not compiled again. Whole-program optimization would take minutes

@@ -1,5 +1,6 @@
 //! The layering: which crate may depend on which, which module of `core` may use which, that no files of a crate import from each
-//! other; that files stay readable; and that the patches of planted bugs fit. ARCHITECTURE.md draws the same map. What is checked of the pages for people is in [`crate::pages`].
+//! other; that files stay readable; and that the patches of planted bugs fit. ARCHITECTURE.md draws the same map. What is checked of
+//! the pages for people is in [`crate::pages`].
 
 use std::fs;
 use std::path::Path;

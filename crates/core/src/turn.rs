@@ -62,6 +62,11 @@ impl Peer {
     pub fn is_up(&self, now: Now) -> bool {
         self.heard.is_some_and(|heard| now.mono.saturating_sub(heard) < SILENCE)
     }
+
+    /// True if an incarnation is noted for the new storage of this name, and none so high was heard of.
+    pub fn is_noted_for(&self, nonce: u64) -> bool {
+        self.noted.1 == nonce && self.incarnation < self.noted.0
+    }
 }
 
 /// The name of an operation of this site: its id without the site and the incarnation.

@@ -308,16 +308,11 @@ impl Simulation {
                 // All of it, but what was lost with disks.
                 let Ok(Some((_, sums))) = self.oracle.sums(book) else { return };
                 let Some(all) = i64::try_from(sums.tokens + sums.under_way).ok().filter(|all| *all > 0) else { return };
-                let (seat, ledger) = (self.callers.clients[site].clone(), Rc::clone(&self.callers.ledger));
-                let place = Place::Site(self.settings.members[site]);
                 let quota = Arc::from(self.oracle.books[book].name.as_str());
                 self.audit.current = Some(Current { task, since: now, is_shown: false });
-                ledger.borrow_mut().audited = None;
-                self.callers.desk.spawn(async move {
-                    let ended = refills(&seat, &ledger, quota, all, place).await;
-                    ledger.borrow_mut().audited = Some(ended);
+                self.work_at(world, site, async move |seat, ledger, place| {
+                    refills(&seat, &ledger, quota, all, place).await
                 });
-                self.run_callers(world);
             }
             Task::Acquire { book, site } => {
                 // All that is free, wherever it is: the site must bring it together.
@@ -361,11 +356,19 @@ impl Simulation {
 
     /// The same of an operation that is no task; its end is noted in the ledger of callers.
     pub(crate) fn carry_out_at(&mut self, world: &mut World, site: usize, command: Command) {
+        self.work_at(world, site, async move |seat, ledger, place| carry_out(&seat, &ledger, command, place).await);
+    }
+
+    /// Has the product's client of a site's region do some work there; its end is noted in the ledger of callers.
+    fn work_at<W>(&mut self, world: &mut World, site: usize, work: W)
+    where
+        W: AsyncFnOnce(Seat, Rc<RefCell<Ledger>>, Place) -> Result<Outcome, String> + 'static,
+    {
         let (seat, ledger) = (self.callers.clients[site].clone(), Rc::clone(&self.callers.ledger));
         let place = Place::Site(self.settings.members[site]);
         ledger.borrow_mut().audited = None;
         self.callers.desk.spawn(async move {
-            let ended = carry_out(&seat, &ledger, command, place).await;
+            let ended = work(seat, Rc::clone(&ledger), place).await;
             ledger.borrow_mut().audited = Some(ended);
         });
         self.run_callers(world);

@@ -181,21 +181,19 @@ impl<A: Amount> Avantan<A> {
         }
 
         // Of several, that of the highest ballot is the one that may be chosen.
-        let instance = self.share.applied + 1;
-        let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
-        round.promised = round.promised.max(ballot);
+        let round = self.promise(ballot);
         if round.accepted.as_ref().is_none_or(|(accepted, _)| *accepted < ballot) {
             round.accepted = Some((ballot, value));
         }
         self.check();
     }
 
-    /// Promises in the next instance what another site has promised there.
-    pub(super) fn promise(&mut self, ballot: Ballot) {
+    /// Promises in the next instance what another site has promised there, or more; the round.
+    pub(super) fn promise(&mut self, ballot: Ballot) -> &mut Round<A> {
         let instance = self.share.applied + 1;
         let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
         round.promised = round.promised.max(ballot);
-        self.check();
+        round
     }
 
     /// True if it leads an election that has a report of `site` in an incarnation before this one.

@@ -56,8 +56,9 @@ impl Node {
             Body::Site(SiteMessage::Hello { nonce, start, is_new, replaces }) => {
                 let welcome = self.welcome(from, (nonce, start), is_new, replaces);
                 sends.extend(welcome.map(|welcome| (to, welcome)));
+                // What it takes the place of is gone: it is given nothing, and asked nothing, until it serves.
                 let peer = &mut self.peers[from];
-                if peer.noted.1 == nonce && peer.incarnation < peer.noted.0 {
+                if peer.is_noted_for(nonce) {
                     (peer.heard, peer.leaving) = (None, false);
                 }
                 None
@@ -149,7 +150,7 @@ impl Node {
         let permitted = replaces.is_some_and(|highest| known <= highest);
 
         // A storage that asks as a new one after it took up what was noted for it is an old copy of itself.
-        let mut is_noted = peer.noted.1 == nonce && peer.incarnation < peer.noted.0;
+        let mut is_noted = peer.is_noted_for(nonce);
 
         // Nor does new storage that waits for a person's word vouch for anybody: it knows that the cluster is not new,
         // and has forgotten what it knew of the others. It only says of which it has heard since.
@@ -240,6 +241,11 @@ impl Node {
         }
     }
 
+    /// The name of a ping that is sent at a monotonic time. Another life of the site names it otherwise.
+    pub fn ping_name(&self, mono: u64) -> u64 {
+        mono.wrapping_add(self.identity.asking.start)
+    }
+
     /// The monotonic time of the ping that an answer names; none if no ping of this life is named so.
     pub fn pinged_at(&self, now: Now, named: u64) -> Option<u64> {
         let mono = named.wrapping_sub(self.identity.asking.start);
@@ -252,7 +258,7 @@ impl Node {
         // What was noted before it was heard of may be for storage that is gone: then this one came after it.
         let is_replaced = known > Incarnation(0) && known == peer.replaced;
         let noted = if is_replaced { peer.noted } else { (Incarnation(0), 0) };
-        let (mono, wall) = (now.mono.wrapping_add(self.identity.asking.start), now.wall);
+        let (mono, wall) = (self.ping_name(now.mono), now.wall);
         let leaving = self.identity.readiness == Readiness::Draining || self.identity.drained.is_some();
         let asks = self.identity.incarnation > Incarnation(1) && self.identity.whole != self.members.roster.number;
         Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted, asks })

@@ -502,10 +502,12 @@ fn answer_that_was_overtaken_does_not_hide_that_the_clock_is_off() {
     let late: Vec<_> = (1..3)
         .map(|peer: usize| {
             let (sent, there) = (cluster.time(0), cluster.time(peer).wall);
-            let node = cluster.hosts[peer].node.as_ref().expect("it runs");
-            let body =
-                Body::Site(SiteMessage::Pong { mono: sent.mono, wall: sent.wall, there, withholds: false, attests: 0 });
-            let message = PeerMessage { incarnation: node.incarnation(), position: 0, epoch: 0, members: 0, body };
+            let node = |at: usize| cluster.hosts[at].node.as_ref().expect("it runs");
+            let mono = node(0).ping_name(sent.mono);
+            assert_eq!(node(0).pinged_at(sent, mono), Some(sent.mono));
+            let body = Body::Site(SiteMessage::Pong { mono, wall: sent.wall, there, withholds: false, attests: 0 });
+            let message =
+                PeerMessage { incarnation: node(peer).incarnation(), position: 0, epoch: 0, members: 0, body };
             Input::Message { from: Cluster::site(peer), message }
         })
         .collect();
@@ -518,6 +520,20 @@ fn answer_that_was_overtaken_does_not_hide_that_the_clock_is_off() {
     assert!(!is_trusted(&cluster), "both others have said so");
     late.into_iter().for_each(|input| cluster.feed(0, input));
     assert!(!is_trusted(&cluster));
+}
+
+/// The clock of a machine that was started anew begins again, so that the time alone would not tell.
+#[test]
+fn answer_to_a_ping_of_an_earlier_start_names_none_of_this() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(SECOND);
+    let earlier = cluster.hosts[0].node.take().expect("it runs");
+    cluster.start(0);
+    cluster.run(2 * SECOND);
+    let (now, node) = (cluster.time(0), cluster.hosts[0].node.as_ref().expect("it runs"));
+    let pinged = now.mono - SECOND;
+    assert_eq!(node.pinged_at(now, node.ping_name(pinged)), Some(pinged));
+    assert_eq!(node.pinged_at(now, earlier.ping_name(pinged)), None);
 }
 
 /// How many rounds the sites have led so far, for any cause.

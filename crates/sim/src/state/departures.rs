@@ -5,7 +5,9 @@ use slackline_core::stats::Rng;
 /// How a site leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
+    /// Its disk is lost, and it is declared lost.
     Lost,
+    /// It gives everything away, and is taken out.
     Drained,
 }
 
@@ -27,8 +29,11 @@ pub(crate) enum Step {
 /// The departure of a run.
 #[derive(Debug)]
 pub(crate) struct Departure {
+    /// The site.
     pub(crate) site: usize,
+    /// How it leaves.
     pub(crate) way: Way,
+    /// What the operator does next.
     pub(crate) step: Step,
     /// Feeds its choices, so that what happens before is what happens without it.
     pub(crate) rng: Rng,
@@ -36,8 +41,9 @@ pub(crate) struct Departure {
     pub(crate) calm_at: u64,
     /// True if they have.
     pub(crate) is_calm: bool,
-    /// True while a request of the operator is under way; when the next is due.
+    /// True while a request of the operator is under way.
     pub(crate) asks: bool,
+    /// When the next request is due.
     pub(crate) next_at: u64,
     /// True if the site does nothing more.
     pub(crate) is_gone: bool,
