@@ -763,16 +763,23 @@ pub struct Shown {
     pub sites: Vec<ShownSite>,
     /// Sites that did not answer in time.
     pub missing: SiteSet,
-    /// Operations that sites answered on their own.
-    pub local: u64,
-    /// Rounds that moved tokens.
-    pub rebalances: u64,
-    /// Gifts sent.
-    pub gifts: u64,
+    /// What the sites that answered have done for it.
+    pub work: Work,
     /// Releases beyond what was acquired, as far as the sites can tell: some client released what it never had.
     pub released_above: i64,
     /// The rate at which it refills, in millionths of a token a second; zero if it does not.
     pub refill: u64,
+}
+
+/// What a site, or all, have done for a quota, for people to see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
+    /// Operations answered without waiting for another site.
+    pub local: u64,
+    /// Rounds applied in which the quota stayed.
+    pub rebalances: u64,
+    /// Gifts sent.
+    pub gifts: u64,
 }
 
 /// One site's share of a quota.
@@ -856,6 +863,17 @@ pub struct PeerStatus {
     pub unrecorded: u64,
 }
 
+/// How right a site's clock is, as far as it knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClockStatus {
+    /// The bound that the site assumes on the clock's error, in microseconds.
+    pub epsilon: u64,
+    /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds.
+    pub error: u64,
+    /// True if nobody disagrees with the clock, or enough others agree ([`crate::turn::Trust`]).
+    pub is_trusted: bool,
+}
+
 /// The state of a site.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Status {
@@ -869,12 +887,8 @@ pub struct Status {
     pub readiness: Readiness,
     /// The sites that have not answered yet, while it waits for others to say what they know of it.
     pub waiting_for: Vec<SiteId>,
-    /// The bound that it assumes on its clock's error, in microseconds.
-    pub epsilon: u64,
-    /// The largest part of any peer's offset that ε and the round trip cannot explain, in microseconds.
-    pub clock_error: u64,
-    /// True if nobody disagrees with its clock, or enough others agree ([`crate::turn::Trust`]).
-    pub clock_trusted: bool,
+    /// Its clock.
+    pub clock: ClockStatus,
     /// The other sites of its lane.
     pub peers: Vec<PeerStatus>,
     /// The number of quotas that it knows.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use slackline_core::api::{
     Agreement, Answer, Operation, Outcome, Read, Readiness, Reading, Refusal, Request, Response, Shown, Submission,
+    Work,
 };
 use slackline_core::id::{GrantId, Incarnation, SessionId, SiteId, SiteSet};
 use slackline_core::machine::{Batch, ClientId, Seq};
@@ -251,9 +252,7 @@ impl Floor {
             estimate: None,
             sites: Vec::new(),
             missing: SiteSet::default(),
-            local: self.done,
-            rebalances: 0,
-            gifts: 0,
+            work: Work { local: self.done, ..Work::default() },
             released_above: 0,
             excess: 0,
             refill: 0,

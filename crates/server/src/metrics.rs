@@ -246,17 +246,21 @@ impl Snapshot {
 
         page.counters("link_dropped", "Messages dropped before they were sent", links.map(|l| (to(l), l.dropped)))?;
         let status = &self.figures.status;
-        page.gauge("clock_epsilon_microseconds", "The bound assumed on this clock's error", signed(status.epsilon))?;
+        page.gauge(
+            "clock_epsilon_microseconds",
+            "The bound assumed on this clock's error",
+            signed(status.clock.epsilon),
+        )?;
         page.gauge(
             "clock_error_microseconds",
             "The largest part of a peer's offset that epsilon and the round trip cannot explain",
-            signed(status.clock_error),
+            signed(status.clock.error),
         )?;
 
         page.gauge(
             "clock_trusted",
             "1 while no site disagrees with this clock, or enough others agree",
-            i64::from(status.clock_trusted),
+            i64::from(status.clock.is_trusted),
         )?;
 
         let peers = || status.peers.iter().map(|peer| ([("peer", self.topology.name(peer.site))], peer));

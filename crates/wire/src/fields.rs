@@ -14,13 +14,20 @@ pub(crate) trait Field<W>: Sized {
 
 /// Makes conversions between structs of core and messages: `Core = Wire { same names; core_name = wire_name }`.
 macro_rules! same_fields {
-    ($($core:ty = $wire:ty { $($field:ident),* $(; $($ours:ident = $theirs:ident),*)? })*) => {$(
+    ($(
+        $core:ty = $wire:ty {
+            $($field:ident),*
+            $(; $($ours:ident = $theirs:ident),*)?
+            $(and $group:ident: $part:ident { $($inner:ident = $flat:ident),* })?
+        }
+    )*) => {$(
         impl From<$core> for $wire {
             fn from(ours: $core) -> Self {
                 use crate::fields::Field;
                 Self {
                     $($field: ours.$field.to_wire(),)*
                     $($($theirs: ours.$ours.to_wire(),)*)?
+                    $($($flat: ours.$group.$inner.to_wire(),)*)?
                 }
             }
         }
@@ -33,6 +40,7 @@ macro_rules! same_fields {
                 Ok(Self {
                     $($field: Field::from_wire(wire.$field, stringify!($field))?,)*
                     $($($ours: Field::from_wire(wire.$theirs, stringify!($theirs))?,)*)?
+                    $($group: $part { $($inner: Field::from_wire(wire.$flat, stringify!($flat))?),* },)?
                 })
             }
         }

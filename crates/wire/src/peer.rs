@@ -1,13 +1,13 @@
 //! Conversions of the messages between sites, but for those about objects.
 
-use slackline_core::api::{Forecast, Request, Response};
+use slackline_core::api::{Forecast, Request, Response, Work};
 use slackline_core::api::{LABEL_BYTES, Parent};
 use slackline_core::avantan::{
     Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Roster, Row, Scope, Seat, Settled, Table,
     Value,
 };
 use slackline_core::id::Incarnation;
-use slackline_core::peer::quota::{Backlog, DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Tally, Work};
+use slackline_core::peer::quota::{Backlog, DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Rounds, Tally};
 use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 
 use crate::check::{Invalid, convert, convert_all, inner, optional, required};
@@ -517,8 +517,8 @@ impl From<Tally> for internal::Tally {
             generation: tally.generation,
             limit: tally.limit.0,
             excess: tally.limit.1,
-            applied: tally.applied,
-            in_round: tally.in_round,
+            applied: tally.rounds.applied,
+            in_round: tally.rounds.is_open,
             tokens: tally.tokens,
             held: tally.held,
             acquired: tally.acquired.to_wire(),
@@ -526,7 +526,7 @@ impl From<Tally> for internal::Tally {
             given: tally.given.to_wire(),
             received: tally.received.to_wire(),
             agreement: tally.agreement.to_wire(),
-            rounds: tally.rounds,
+            rounds: tally.rounds.subset,
             local,
             rebalances,
             gifts,
@@ -543,8 +543,14 @@ impl TryFrom<internal::Tally> for Tally {
             site: Field::from_wire(tally.site, "site")?,
             generation: tally.generation,
             limit: (tally.limit, tally.excess),
-            applied: tally.applied,
-            in_round: tally.in_round,
+            rounds: Rounds {
+                applied: tally.applied,
+                is_open: tally.in_round,
+                subset: match tally.rounds.len() {
+                    0..=MEMBERS => tally.rounds,
+                    _ => return Err(Invalid::new("rounds", "has too many entries")),
+                },
+            },
             tokens: tally.tokens,
             held: tally.held,
             acquired: Field::from_wire(tally.acquired, "acquired")?,
@@ -552,10 +558,6 @@ impl TryFrom<internal::Tally> for Tally {
             given: Field::from_wire(tally.given, "given")?,
             received: Field::from_wire(tally.received, "received")?,
             agreement: Field::from_wire(tally.agreement, "agreement")?,
-            rounds: match tally.rounds.len() {
-                0..=MEMBERS => tally.rounds,
-                _ => return Err(Invalid::new("rounds", "has too many entries")),
-            },
             work: Work { local, rebalances, gifts },
         })
     }

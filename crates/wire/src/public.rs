@@ -1,9 +1,9 @@
 //! Conversions of the messages between clients and sites.
 
 use slackline_core::api::{
-    Agreement, Answer, BATCH_OPERATIONS, Batch, Hold, Listed, NoSeat, Operation, Outcome, Parent, PeerStatus,
-    Readiness, Refusal, Request, Response, SeatChange, Shown, ShownSite, Status, Submission, SynchronizationCause,
-    UnknownReason,
+    Agreement, Answer, BATCH_OPERATIONS, Batch, ClockStatus, Hold, Listed, NoSeat, Operation, Outcome, Parent,
+    PeerStatus, Readiness, Refusal, Request, Response, SeatChange, Shown, ShownSite, Status, Submission,
+    SynchronizationCause, UnknownReason, Work,
 };
 use slackline_core::avantan::Charter;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId, SiteSet};
@@ -658,14 +658,15 @@ impl Field<i32> for Agreement {
 
 same_fields! {
     Shown = v1::Shown {
-        name, limit, agreement, excess, in_use_min, in_use_max, estimate, sites, missing, local, rebalances, gifts, released_above;
+        name, limit, agreement, excess, in_use_min, in_use_max, estimate, sites, missing, released_above;
         refill = refill_millionths
+        and work: Work { local = local, rebalances = rebalances, gifts = gifts }
     }
     ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation; age = age_us }
     Listed = v1::Listed { name, limit, tokens; parent = parent_bytes }
     Status = v1::StatusReply {
-        site, incarnation, life, readiness, waiting_for, clock_trusted, peers, quotas, unrecorded, sessions, membership;
-        epsilon = epsilon_us, clock_error = clock_error_us
+        site, incarnation, life, readiness, waiting_for, peers, quotas, unrecorded, sessions, membership
+        and clock: ClockStatus { epsilon = epsilon_us, error = clock_error_us, is_trusted = clock_trusted }
     }
     PeerStatus = v1::PeerStatus { site, up, incarnation, unrecorded; rtt = rtt_us, offset = offset_us }
 }

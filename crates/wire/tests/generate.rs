@@ -1,9 +1,9 @@
 //! Random values of everything that travels, from a seed.
 
 use slackline_core::api::{
-    Agreement, Answer, Batch, Claim, ClauseHere, Forecast, Hold, LeafHere, Listed, NoSeat, Operation, Outcome, Parent,
-    PeerStatus, Read, Readiness, Reading, Refusal, Request, Response, SeatChange, Shown, ShownSite, Status, Submission,
-    Synchronization, SynchronizationCause, TreatiesHere, TreatyHere, UnknownReason,
+    Agreement, Answer, Batch, Claim, ClauseHere, ClockStatus, Forecast, Hold, LeafHere, Listed, NoSeat, Operation,
+    Outcome, Parent, PeerStatus, Read, Readiness, Reading, Refusal, Request, Response, SeatChange, Shown, ShownSite,
+    Status, Submission, Synchronization, SynchronizationCause, TreatiesHere, TreatyHere, UnknownReason, Work,
 };
 use slackline_core::avantan::subset;
 use slackline_core::avantan::{
@@ -20,7 +20,7 @@ use slackline_core::object::{
     Abort, Cause, Change, Dependency, Derived, Home, ObjectKey, Origin, Part, Rank, Seen, Span, Transaction,
     Value as Content, Version,
 };
-use slackline_core::peer::quota::{Backlog, Digest, Forget, Forgotten, QuotaMessage, Tally, Work};
+use slackline_core::peer::quota::{Backlog, Digest, Forget, Forgotten, QuotaMessage, Rounds, Tally};
 use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 use slackline_core::right::{Start, WarrantyNumber};
 
@@ -649,9 +649,7 @@ impl Generator {
                 age: random.flag().then(|| random.number()),
             }),
             missing: SiteSet(self.number()),
-            local: self.number(),
-            rebalances: self.number(),
-            gifts: self.number(),
+            work: Work { local: self.number(), rebalances: self.number(), gifts: self.number() },
             released_above: self.amount(),
             refill: self.number(),
         }
@@ -673,9 +671,7 @@ impl Generator {
             life: Life(self.number()),
             readiness: readiness[self.below(7) as usize],
             waiting_for: self.several(3, Self::site),
-            epsilon: self.number(),
-            clock_error: self.number(),
-            clock_trusted: self.flag(),
+            clock: ClockStatus { epsilon: self.number(), error: self.number(), is_trusted: self.flag() },
             peers: self.several(4, |random| PeerStatus {
                 site: random.site(),
                 up: random.flag(),
@@ -863,8 +859,7 @@ impl Generator {
             site: self.site(),
             generation: self.number() as u32,
             limit: (self.amount(), self.amount()),
-            applied: self.number(),
-            in_round: self.flag(),
+            rounds: Rounds { applied: self.number(), is_open: self.flag(), subset: self.several(4, Self::number) },
             tokens: self.amount(),
             held: self.amount(),
             acquired: self.wide(),
@@ -872,7 +867,6 @@ impl Generator {
             given: self.several(4, |random| (random.incarnation(), random.wide())),
             received: self.several(4, |random| (random.incarnation(), random.wide())),
             agreement: self.agreement(),
-            rounds: self.several(4, Self::number),
             work: Work { local: self.number(), rebalances: self.number(), gifts: self.number() },
         }
     }

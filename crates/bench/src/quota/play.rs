@@ -70,8 +70,8 @@ pub(super) fn play_and_draw(
 
     let players = play.players;
     let mut run = players.books.run(name, prepared, (players.last_answer - players.began) as f64 / SECOND as f64);
-    run.rebalances = shown.rebalances;
-    run.gifts = shown.gifts;
+    run.rebalances = shown.work.rebalances;
+    run.gifts = shown.work.gifts;
     run.wan_messages = Some(sent);
     let run = run
         .with("rounds_reactive", reactive)

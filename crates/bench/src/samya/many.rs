@@ -104,8 +104,8 @@ pub(super) fn storm(
     run.wan_messages = Some(counts.wan_messages);
     for number in 0..quotas {
         let shown = product.show(&name(number))?;
-        run.rebalances += shown.rebalances;
-        run.gifts += shown.gifts;
+        run.rebalances += shown.work.rebalances;
+        run.gifts += shown.work.gifts;
     }
     let run = run.took(latencies.max() as f64 / 1e9);
     assert!(refused <= run.refused, "what is refused is not granted");

@@ -318,7 +318,7 @@ impl System for Product {
         }
 
         let shown = self.show(NAME)?;
-        self.shown = (shown.rebalances, shown.gifts);
+        self.shown = (shown.work.rebalances, shown.work.gifts);
         Ok(())
     }
 

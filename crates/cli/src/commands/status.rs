@@ -68,9 +68,9 @@ fn site_json(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Value {
         "waiting_for": waiting_for(site, client),
         "incarnation": state.map(|state| state.incarnation.0),
         "lost_incarnations": state.map(lost_incarnations),
-        "epsilon_us": state.map(|state| state.epsilon),
-        "clock_error_us": state.map(|state| state.clock_error),
-        "clock_trusted": state.map(|state| state.clock_trusted),
+        "epsilon_us": state.map(|state| state.clock.epsilon),
+        "clock_error_us": state.map(|state| state.clock.error),
+        "clock_trusted": state.map(|state| state.clock.is_trusted),
         "quotas": state.map(|state| state.quotas),
         "unrecorded": site.unrecorded(all),
         "membership": state.map(|state| state.membership),
@@ -163,8 +163,8 @@ fn text(sites: &[SiteStatus], client: &Client) -> String {
 }
 
 fn clock(state: &slackline::Status) -> String {
-    let distrusted = if state.clock_trusted { "" } else { " (!)" };
-    format!("{} µs{distrusted}", state.clock_error)
+    let distrusted = if state.clock.is_trusted { "" } else { " (!)" };
+    format!("{} µs{distrusted}", state.clock.error)
 }
 
 /// The measured round trips, as a matrix if that fits the line; else a pointer to them.

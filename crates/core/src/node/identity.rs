@@ -36,12 +36,8 @@ pub(super) struct Identity {
     pub(super) life: Life,
     /// The name of this storage while it joins: drawn at random, and durable before it is told.
     pub(super) nonce: u64,
-    /// The time at which this life began.
-    pub(super) opened: Now,
-    /// The uptime of all lives before this one, in microseconds.
-    pub(super) uptime_before: u64,
-    /// The time since the site was opened, by the slower of its two clocks.
-    pub(super) steady: Slower,
+    /// How long it has been up.
+    pub(super) age: Age,
     /// The question at the start, with its answers.
     pub(super) asking: Asking,
     /// The rows about the site and its peers.
@@ -58,6 +54,17 @@ pub(super) struct Identity {
     /// Since when it gives its tokens away and grants nothing, by an operator's word, in this life's monotonic microseconds; none if it does
     /// not.
     pub(super) drained: Option<u64>,
+}
+
+/// How long a site has been up.
+#[derive(Debug)]
+pub(super) struct Age {
+    /// The time at which this life began.
+    pub(super) opened: Now,
+    /// The uptime of all lives before this one, in microseconds.
+    pub(super) before: u64,
+    /// The time since the site was opened, by the slower of its two clocks.
+    pub(super) steady: Slower,
 }
 
 /// The question of a site that starts to all others: what they know of it.
@@ -141,9 +148,7 @@ impl Identity {
             incarnation: Incarnation(0),
             life: Life(1),
             nonce: rng.draw(),
-            opened: now,
-            uptime_before: 0,
-            steady: Slower::new(now),
+            age: Age { opened: now, before: 0, steady: Slower::new(now) },
             asking: Asking { start: rng.draw(), hello_at: now.mono, welcomes: Vec::new() },
             rows: RowState {
                 is_meta_dirty: true,
@@ -175,8 +180,8 @@ impl Identity {
         self.nonce = cursor.u64()?;
         self.incarnation = Incarnation(cursor.u32()?);
         self.life = next_life(Life(cursor.u64()?));
-        self.uptime_before = cursor.u64()?;
-        self.rows.uptime = self.uptime_before;
+        self.age.before = cursor.u64()?;
+        self.rows.uptime = self.age.before;
         self.marks = Marks::decode(&mut cursor, version > 1)?;
         let members = (0..cursor.u64()?).map(|_| {
             let mut part = || u16::try_from(cursor.u64()?).map_err(|_| Malformed);
@@ -193,7 +198,7 @@ impl Identity {
 
         // Storage that joined in an earlier life is not believed before others have confirmed it: it may be an old
         // copy.
-        self.opened = now;
+        self.age.opened = now;
         if self.incarnation > Incarnation(0) {
             self.readiness = Readiness::Confirming;
         }
@@ -202,7 +207,7 @@ impl Identity {
 
     /// The time that the site has been up, over all lives of this storage, in microseconds.
     pub(super) fn uptime(&self, now: Now) -> u64 {
-        self.uptime_before + now.mono.saturating_sub(self.opened.mono)
+        self.age.before + now.mono.saturating_sub(self.age.opened.mono)
     }
 
     /// The monotonic time at which the question at the start is repeated; never, if there is nothing to ask.

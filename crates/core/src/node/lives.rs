@@ -249,7 +249,7 @@ impl Node {
     /// The monotonic time of the ping that an answer names; none if no ping of this life is named so.
     pub fn pinged_at(&self, now: Now, named: u64) -> Option<u64> {
         let mono = named.wrapping_sub(self.identity.asking.start);
-        (self.identity.opened.mono..=now.mono).contains(&mono).then_some(mono)
+        (self.identity.age.opened.mono..=now.mono).contains(&mono).then_some(mono)
     }
 
     /// What a site tells another one of itself from time to time.

@@ -23,7 +23,7 @@ pub use chores::PING;
 pub use identity::Stale;
 pub use operations::read_outcome_key;
 
-use crate::api::{PeerStatus, Readiness, Request, Response, Status};
+use crate::api::{ClockStatus, PeerStatus, Readiness, Request, Response, Status};
 use crate::avantan::{Membership, Roster, counts_alike};
 use crate::chapter::Revived;
 use crate::clock::Now;
@@ -50,8 +50,6 @@ pub struct Node {
     config: Config,
     /// Who the members are.
     members: Members,
-    /// The position of this site among the members.
-    position: usize,
     /// The site's past, and how far its start is.
     identity: Identity,
     /// The members by position, this site itself included.
@@ -97,13 +95,12 @@ impl Node {
         // Tokens begin at random numbers in each life: an answer to a question of an earlier life then names none of
         // this one's.
         let mut rng = Rng::new(seed);
-        let members = Members::of(Roster::of(&config.members));
+        let members = Members::of(Roster::of(&config.members), position);
         let peers = config.members.iter().map(|&site| Peer { site, ..Peer::default() }).collect();
         let identity = Identity::fresh(&mut rng, now);
         let chapters = Chapters::new(config.me, &mut rng);
         let mut node = Self {
             members,
-            position,
             identity,
             peers,
             sessions: Sessions::default(),
@@ -152,7 +149,7 @@ impl Node {
         if !matches!(self.identity.readiness, Readiness::Joining | Readiness::Confirming) {
             return Vec::new();
         }
-        let waits = |at: usize| at != self.position && !self.peers[at].gone && !self.identity.has_answered(at);
+        let waits = |at: usize| at != self.members.position && !self.peers[at].gone && !self.identity.has_answered(at);
         (0..self.peers.len()).filter(|&at| waits(at)).map(|at| self.peers[at].site).collect()
     }
 
@@ -205,26 +202,24 @@ impl Node {
 
     /// The site as a chapter sees it now.
     fn here(&self, now: Now) -> Here<'_> {
-        let Self { config, members, position, identity, peers, chapters, log, .. } = self;
+        let Self { config, members, identity, peers, chapters, log, .. } = self;
         let site = members.seen_by(config.me, identity, chapters);
-        let (uptime, steady) = (identity.uptime(now), identity.steady.clone().advance(now));
+        let (uptime, steady) = (identity.uptime(now), identity.age.steady.clone().advance(now));
         let (has_room, drained, under_way) = (log.has_room, identity.drained, chapters.under_way());
-        Here { now, uptime, steady, site, position: *position, peers, config, has_room, drained, under_way }
+        Here { now, uptime, steady, site, position: members.position, peers, config, has_room, drained, under_way }
     }
 
     /// The site's status, for operators.
     pub fn status(&self, now: Now) -> Status {
         let others = || self.peers.iter().filter(|peer| peer.site != self.config.me && !peer.gone);
-        let (clock_error, clock_trusted) = self.clock(now);
+        let (error, is_trusted) = self.clock(now);
         let mut status = Status {
             site: self.config.me,
             incarnation: self.identity.incarnation,
             life: self.identity.life,
             readiness: self.identity.readiness,
             waiting_for: self.waiting_for(),
-            epsilon: self.config.epsilon,
-            clock_error,
-            clock_trusted,
+            clock: ClockStatus { epsilon: self.config.epsilon, error, is_trusted },
             peers: others()
                 .map(|peer| PeerStatus {
                     site: peer.site,
@@ -307,7 +302,7 @@ impl Node {
 
         // Rows about peers may be of before who they are was decided.
         self.seat(self.members.roster.clone());
-        if self.peers[self.position].gone {
+        if self.peers[self.members.position].gone {
             self.identity.betray(Stale::Removed);
         }
         self.meet_members(now);
@@ -327,8 +322,7 @@ impl Node {
             }
         }
         let position = roster.members().position(|site| site == self.config.me);
-        self.position = position.expect("a site is told of no seats without its own");
-        self.members = Members::of(roster);
+        self.members = Members::of(roster, position.expect("a site is told of no seats without its own"));
     }
 
     /// Has the chapters take note of who the members are.
@@ -336,11 +330,12 @@ impl Node {
         if self.members.roster.number == 0 {
             return;
         }
-        let Self { config, members, position, identity, peers, chapters, log, .. } = self;
+        let Self { config, members, identity, peers, chapters, log, .. } = self;
         let site = members.seen_by(config.me, identity, chapters);
-        let (uptime, steady) = (identity.uptime(now), identity.steady.clone().advance(now));
+        let (uptime, steady) = (identity.uptime(now), identity.age.steady.clone().advance(now));
         let (has_room, drained, under_way) = (log.has_room, identity.drained, chapters.under_way());
-        let here = Here { now, uptime, steady, site, position: *position, peers, config, has_room, drained, under_way };
+        let here =
+            Here { now, uptime, steady, site, position: members.position, peers, config, has_room, drained, under_way };
         chapters.all_mut().into_iter().for_each(|chapter| chapter.meet_members(&here));
     }
 
@@ -350,12 +345,12 @@ impl Node {
         let Some(roster) = self.chapters.roster().filter(|roster| roster.number > known).cloned() else { return };
         let before: Vec<_> = self.peers.iter().map(|peer| peer.gone).collect();
         self.seat(roster);
-        for at in (0..before.len()).filter(|&at| self.peers[at].gone && !before[at] && at != self.position) {
+        for at in (0..before.len()).filter(|&at| self.peers[at].gone && !before[at] && at != self.members.position) {
             self.identity.meet_incarnation(at);
             let chapters = self.chapters.all_mut().into_iter();
             chapters.for_each(|chapter| chapter.meet(now, at, &self.peers[at], true));
         }
-        if self.peers[self.position].gone {
+        if self.peers[self.members.position].gone {
             self.identity.betray(Stale::Removed);
         }
         self.meet_members(now);
@@ -433,7 +428,7 @@ impl Node {
         // In the same batch as what comes of the message: what this site says of the dead it never forgets.
         for (site, incarnation) in message.body.tells_of() {
             let at = self.peers.iter().position(|peer| peer.site == *site);
-            if let Some(at) = at.filter(|at| *at != self.position && *at != from) {
+            if let Some(at) = at.filter(|at| *at != self.members.position && *at != from) {
                 self.meet(now, at, *incarnation);
             }
         }
@@ -513,13 +508,14 @@ impl Machine for Node {
         let Some(todo) = self.take_in(now, input, &mut early) else { return };
         let serving = self.is_serving();
         let mut scratch = std::mem::take(&mut self.scratch);
-        let Self { config, members, position, identity, peers, sessions, chapters, relays, .. } = self;
+        let Self { config, members, identity, peers, sessions, chapters, relays, .. } = self;
         let Self { rng, metrics, log, chores, .. } = self;
         let site = members.seen_by(config.me, identity, chapters);
         let has_room = log.has_room;
-        let (uptime, steady) = (identity.uptime(now), identity.steady.advance(now));
+        let (uptime, steady) = (identity.uptime(now), identity.age.steady.advance(now));
         let (drained, under_way) = (identity.drained, chapters.under_way());
-        let here = Here { now, uptime, steady, site, position: *position, peers, config, has_room, drained, under_way };
+        let here =
+            Here { now, uptime, steady, site, position: members.position, peers, config, has_room, drained, under_way };
         let waiting = chapters.waiting();
         let mut turn = Turn { here, out: Out::new(config.me, waiting, rng, metrics) };
         turn.out.sends = early;
@@ -613,16 +609,18 @@ struct Members {
     sites: Vec<SiteId>,
     /// Those that are members no longer.
     gone: Vec<SiteId>,
+    /// The position of this site among them.
+    position: usize,
 }
 
 impl Members {
-    fn of(roster: Roster) -> Self {
-        Self { sites: roster.members().collect(), gone: roster.gone().collect(), roster }
+    fn of(roster: Roster, position: usize) -> Self {
+        Self { sites: roster.members().collect(), gone: roster.gone().collect(), roster, position }
     }
 
     /// The membership as a turn sees it.
     fn seen_by(&self, me: SiteId, identity: &Identity, chapters: &Chapters) -> Membership<'_> {
-        let Self { roster, sites, gone } = self;
+        let Self { roster, sites, gone, .. } = self;
         let (number, incarnation) = (roster.number, identity.incarnation);
 
         // Between no change and the first there is nothing to be recorded. A new incarnation has forgotten what it would have to know.
@@ -663,7 +661,7 @@ impl Node {
                 // A site that is no member, or this one itself, has nothing to say here.
                 let message_from = from;
                 let known = self.peers.iter().position(|peer| peer.site == from);
-                let Some(from) = known.filter(|&from| from != self.position) else {
+                let Some(from) = known.filter(|&from| from != self.members.position) else {
                     self.metrics.ignored += 1;
                     return None;
                 };

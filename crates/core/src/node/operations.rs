@@ -28,10 +28,9 @@ impl Desk<'_> {
         // A session that is not open is never opened again under its number: its operations may have taken effect, and
         // their outcomes are gone. Only where nothing can have been done in it, the operations are said to be refused.
         let Some(session) = sessions.find(batch.session) else {
-            let outcome = match sessions.verdict_on_ended(batch.session, turn.here.has_room) {
-                Outcome::Refused(_) => Outcome::Refused(Refusal::SessionEnded),
-                unknown => unknown,
-            };
+            let outcome = sessions.verdict_on_ended(batch.session, turn.here.has_room);
+            let is_refused = matches!(outcome, Outcome::Refused(_));
+            let outcome = if is_refused { Outcome::Refused(Refusal::SessionEnded) } else { outcome };
             return answer_all(turn, client, &batch, &outcome);
         };
 
@@ -39,8 +38,7 @@ impl Desk<'_> {
         let mut answers = Vec::with_capacity(batch.operations.len());
         let mut rests_on_mark = false;
         let is_alone = batch.operations.len() == 1;
-        for submission in batch.operations.into_iter().take(BATCH_OPERATIONS) {
-            let Submission { sequence, timeout, operation } = submission;
+        for Submission { sequence, timeout, operation } in batch.operations.into_iter().take(BATCH_OPERATIONS) {
             // What takes the site out of the members sees nothing of what others in this call begin, nor do these of it.
             let leaves = matches!(operation, Operation::Seat { change: SeatChange::Leaves, .. });
 
@@ -48,10 +46,9 @@ impl Desk<'_> {
             // It is looked up before all else: a site that stops, or whose disk is full, refuses new operations only.
             let ticket = Ticket { session: batch.session, sequence };
             let digest = session::digest(&operation);
-            let verdict = if turn.here.has_room {
-                session.judge(sequence, digest, client)
-            } else {
-                session.judge_without_room(sequence, digest, client)
+            let verdict = match turn.here.has_room {
+                true => session.judge(sequence, digest, client),
+                false => session.judge_without_room(sequence, digest, client),
             };
 
             // The window has moved over operations that wait. They are withdrawn before anything else is done, and the
@@ -66,8 +63,7 @@ impl Desk<'_> {
                     // Its client may have been told so: it stays refused after a crash too, as soon as there is room to
                     // note that.
                     if turn.here.has_room {
-                        put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, &outcome);
-                        session.record(sequence, digest, outcome.clone());
+                        record(turn, scratch, ticket, session, digest, &outcome);
                     }
                     answers.push(Answer { sequence, outcome });
                 }
@@ -101,13 +97,9 @@ impl Desk<'_> {
 
                     // The outcome's row is in the same batch as the effects: after a crash either both are there, or
                     // neither, and the operation is new again.
-                    if session::is_kept(&outcome) {
-                        put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, &outcome);
-                    }
-                    session.record(sequence, digest, outcome.clone());
-                    if matches!(outcome, Outcome::Refused(refusal) if !matches!(refusal, Refusal::Exhausted { .. })) {
-                        turn.out.metrics.refused_other += 1;
-                    }
+                    record(turn, scratch, ticket, session, digest, &outcome);
+                    let is_short = matches!(outcome, Outcome::Refused(Refusal::Exhausted { .. }));
+                    turn.out.metrics.refused_other += u64::from(matches!(outcome, Outcome::Refused(_)) && !is_short);
                     answers.push(Answer { sequence, outcome });
                 }
             }
@@ -154,16 +146,14 @@ impl Desk<'_> {
                 }
                 let Some(settled) = settled else { return outcome };
                 let digest = session.digest_of(operation.sequence).unwrap_or(0);
-                put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, &settled);
-                session.record(operation.sequence, digest, settled.clone());
+                record(turn, scratch, ticket, session, digest, &settled);
                 settled
             }
             None | Some(Known::RefusedForRoom) if !turn.here.has_room => no_room,
             Some(Known::RefusedForRoom) => {
                 let digest = session.digest_of(operation.sequence).unwrap_or(0);
                 let refused = Outcome::Refused(Refusal::StorageFull);
-                put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, &refused);
-                session.record(operation.sequence, digest, refused.clone());
+                record(turn, scratch, ticket, session, digest, &refused);
                 refused
             }
             Some(Known::Waiting(_)) if !turn.here.has_room => Outcome::Unknown(UnknownReason::Undecided),
@@ -184,8 +174,7 @@ impl Desk<'_> {
             // the answer stays true when it arrives.
             None => {
                 session.make_room(operation.sequence);
-                put_outcome(&mut turn.out.batch, scratch, ticket, session, 0, &withdrawn);
-                session.record(operation.sequence, 0, withdrawn.clone());
+                record(turn, scratch, ticket, session, 0, &withdrawn);
                 let unclaimed = session.unclaimed();
                 withdraw(turn, chapters, operation.session, unclaimed);
                 withdrawn
@@ -335,6 +324,22 @@ pub fn read_outcome_key(key: &[u8]) -> Result<(SessionId, u64), Malformed> {
     let slot = u64::from(cursor.be_u16()?);
     cursor.end()?;
     Ok((session, slot))
+}
+
+/// Records an operation's outcome in its session, and writes its row if it is to be kept.
+#[inline]
+fn record(
+    turn: &mut Turn,
+    scratch: &mut Vec<u8>,
+    ticket: Ticket,
+    session: &mut Session,
+    digest: u64,
+    outcome: &Outcome,
+) {
+    if session::is_kept(outcome) {
+        put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, outcome);
+    }
+    session.record(ticket.sequence, digest, outcome.clone());
 }
 
 /// Writes an operation's outcome, with the session's mark.

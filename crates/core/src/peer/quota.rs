@@ -1,5 +1,6 @@
 //! What sites say to each other of quotas.
 
+use crate::api::Work;
 use crate::avantan::{self, Agreement, NoVote, subset};
 use crate::id::{Incarnation, SiteId};
 
@@ -203,15 +204,10 @@ pub struct Tally {
     pub generation: u32,
     /// The limit, zero if the quota is deleted; and the number of tokens that are out beyond it.
     pub limit: (i64, i64),
-    /// The newest instance that the site has applied.
-    pub applied: u64,
-    /// True if the site has a part in a round that is not decided.
-    pub in_round: bool,
     /// How the quota's tokens move.
     pub agreement: Agreement,
-    /// The digest of the last round among a subset that was applied with each member in its present incarnation, by position; zero for
-    /// none.
-    pub rounds: Vec<u64>,
+    /// The rounds that the site knows of.
+    pub rounds: Rounds,
     /// Tokens at the site, those set aside included.
     pub tokens: i64,
     /// Tokens set aside for a round; at most `tokens`.
@@ -228,13 +224,14 @@ pub struct Tally {
     pub work: Work,
 }
 
-/// What a site has done for a quota, for people to see.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Work {
-    /// Operations answered without waiting for another site.
-    pub local: u64,
-    /// Rounds applied at the site in which the quota stayed.
-    pub rebalances: u64,
-    /// Gifts sent.
-    pub gifts: u64,
+/// The rounds about a quota that a site knows of.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Rounds {
+    /// The newest instance that the site has applied.
+    pub applied: u64,
+    /// True if the site has a part in a round that is not decided.
+    pub is_open: bool,
+    /// The digest of the last round among a subset that was applied with each member in its present incarnation, by position; zero for
+    /// none.
+    pub subset: Vec<u64>,
 }

@@ -62,7 +62,7 @@ impl Quotas {
         let activity = quota.activity(&turn.here);
         let gathers = activity.gathers();
         activity.waiting.note_offer();
-        activity.asked_for_gifts = false;
+        activity.shortage.asked_for_gifts = false;
         activity.pace.elect(moment(&turn.here));
         self.step_subset(turn, at, |subset| subset.start(offer, gathers));
     }
@@ -146,8 +146,8 @@ impl Quotas {
         if !is_in_round {
             activity.leader.decided();
         }
-        activity.fed_at = now;
-        activity.asked_for_gifts = false;
+        activity.shortage.fed_at = now;
+        activity.shortage.asked_for_gifts = false;
         activity.tick_at = activity.tick_at.min(now + TICK);
 
         // The rows tell what the members have now, what they kept out of the round included.

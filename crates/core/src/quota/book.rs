@@ -45,8 +45,6 @@ pub struct Quotas {
     pub(super) dirty: Vec<u32>,
     /// Names that are not known here, and are asked about.
     pub(super) lookups: Lookups,
-    /// The search for grants of quotas that are deleted.
-    pub(super) walk: Walk,
     /// Operations that wait, of all quotas.
     pub(super) waits: Waits,
     /// Grants, of all quotas.
@@ -98,6 +96,8 @@ pub(super) struct Grants {
     pub(super) mono_less_uptime: u64,
     /// Tracked grants that were changed in this turn, none for those that are no more: its view still shows them as they were.
     pub(super) touched: FxHashMap<u64, Option<Grant>>,
+    /// The search for those of quotas that are deleted.
+    pub(super) walk: Walk,
 }
 
 /// What is told of gifts.

@@ -173,7 +173,7 @@ impl Chapter for Quotas {
             self.next_timer(),
             due.map(|due| due.div_ceil(EXPIRY_QUANTUM) * EXPIRY_QUANTUM),
             self.lookups.deadline(),
-            self.walk.deadline(),
+            self.grants.walk.deadline(),
             self.forgetting.deadline(),
             self.counts.deadline(),
             self.gifts.announcements.deadline(),

@@ -18,26 +18,26 @@ impl Quotas {
         if self.epoch() > 0
             || tables.any(|table| table.generation > 1 || (table.generation == 1 && table.limit.is_none()))
         {
-            self.walk.due = Some(now + KEPT);
+            self.grants.walk.due = Some(now + KEPT);
         }
     }
 
     /// What a step that is due needs from storage.
     pub(super) fn dead_grants_need(&self, now: u64, set: &mut KeySet) {
-        if self.walk.due.is_some_and(|due| due <= now) {
-            set.ranges.push(self.walk.range());
+        if self.grants.walk.due.is_some_and(|due| due <= now) {
+            set.ranges.push(self.grants.walk.range());
         }
     }
 
     /// Looks at some grants, and removes those of quotas that were deleted long ago.
     pub(super) fn remove_dead_grants(&mut self, turn: &mut Turn, view: &View) -> Result<(), Malformed> {
         let now = turn.here.now.mono;
-        let range = self.walk.range();
-        if self.walk.due.is_none_or(|due| due > now) || !view.ranges().contains(&range) {
+        let range = self.grants.walk.range();
+        if self.grants.walk.due.is_none_or(|due| due > now) || !view.ranges().contains(&range) {
             return Ok(());
         }
-        if self.walk.from.is_none() {
-            self.walk.until = now.saturating_sub(KEPT);
+        if self.grants.walk.from.is_none() {
+            self.grants.walk.until = now.saturating_sub(KEPT);
         }
 
         // A grant whose quota is deleted can give nothing back: its tokens went with the generation.
@@ -49,7 +49,7 @@ impl Quotas {
                 quota.limit().is_none() || quota.avantan.share.table.generation != grant.generation
             });
             // What was deleted since this walk began to count is kept for its time.
-            let is_kept = self.walk.deleted.get(&grant.quota).is_some_and(|at| *at > self.walk.until);
+            let is_kept = self.grants.walk.deleted.get(&grant.quota).is_some_and(|at| *at > self.grants.walk.until);
             if is_dead && !is_kept && grant.term.is_none() {
                 turn.out.batch.delete(key);
             }
@@ -60,9 +60,9 @@ impl Quotas {
         match last.filter(|_| count == STEP) {
             Some(mut last) => {
                 last.push(0);
-                (self.walk.from, self.walk.due) = (Some(last), Some(now + PAUSE));
+                (self.grants.walk.from, self.grants.walk.due) = (Some(last), Some(now + PAUSE));
             }
-            None => self.walk.end(now),
+            None => self.grants.walk.end(now),
         }
         Ok(())
     }

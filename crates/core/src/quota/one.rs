@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::bucket::{PeerBacklog, Refill};
 use super::line::Line;
+use crate::api::Work;
 use crate::avantan::subset::Pace;
 use crate::avantan::{Avantan, Leader, Lifecycle};
 use crate::gift::{Total, Totals};
 use crate::id::{Incarnation, SiteId};
-use crate::peer::quota::Work;
 use crate::session::Aim;
 use crate::stats::Demand;
 use crate::turn::{Here, Ticket};
@@ -86,23 +86,30 @@ pub(super) struct Activity {
     pub(super) peers: Vec<PeerShare>,
     /// When to look after the share.
     pub(super) tick_at: u64,
-    /// True if peers were told of the present shortage and have had no time to answer it yet.
-    pub(super) asked_for_gifts: bool,
-    /// Until when what waits is left to the tokens that come back here, before others are asked; none if they do not suffice, or nothing
-    /// waits.
-    pub(super) hopes_until: Option<u64>,
+    /// What is done about a shortage.
+    pub(super) shortage: Shortage,
     /// Free tokens that are not given away until a time: so many a request needs that waits at another level of a tree, and holds nothing.
     pub(super) spared: (i64, u64),
     /// The earliest deadline of what waits, in `waiting` or `admin`; [`NEVER`] if nothing does.
     pub(super) deadline_at: u64,
-    /// The last time at which tokens came from elsewhere, or a round was decided.
-    pub(super) fed_at: u64,
     /// The last time at which demand, gifts or rounds were seen. What lies idle for long is put to rest.
     pub(super) active_at: u64,
     /// When this site leads a round, or does something about one that is under way.
     pub(super) leader: Leader,
     /// When it does something about a round among a subset.
     pub(super) pace: Pace,
+}
+
+/// What a site has done about tokens that it is short of.
+#[derive(Debug)]
+pub(super) struct Shortage {
+    /// True if peers were told of the present shortage and have had no time to answer it yet.
+    pub(super) asked_for_gifts: bool,
+    /// Until when what waits is left to the tokens that come back here, before others are asked; none if they do not suffice, or nothing
+    /// waits.
+    pub(super) hopes_until: Option<u64>,
+    /// The last time at which tokens came from elsewhere, or a round was decided.
+    pub(super) fed_at: u64,
 }
 
 /// A creation, a deletion or another change that waits for its round.
@@ -182,11 +189,9 @@ impl Activity {
             admin: VecDeque::new(),
             peers: vec![PeerShare::default(); members],
             tick_at: NEVER,
-            asked_for_gifts: false,
-            hopes_until: None,
+            shortage: Shortage { asked_for_gifts: false, hopes_until: None, fed_at: now },
             spared: (0, 0),
             deadline_at: NEVER,
-            fed_at: now,
             active_at: now,
             leader: Leader::new(now),
             pace: Pace::default(),

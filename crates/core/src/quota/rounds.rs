@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::line::ROUNDS;
-use super::one::{Admin, Dirty};
+use super::one::{Admin, Dirty, Quota};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Report, Role, Scope, Step};
@@ -118,7 +118,7 @@ impl Quotas {
         let free = quota.avantan.share.free().max(0);
         let Some(activity) = &quota.activity else { return };
         let is_settled = activity.waiting.is_empty() || turn.here.is_alone() || quota.avantan.share.part().is_some();
-        if is_settled || !quota.avantan.is_idle() || activity.asked_for_gifts {
+        if is_settled || !quota.avantan.is_idle() || activity.shortage.asked_for_gifts {
             return;
         }
         if !activity.leader.may_start(now) {
@@ -130,11 +130,11 @@ impl Quotas {
         let short = activity.needed().saturating_sub(free);
         let horizon = turn.here.longest_round_trip() / HOPE;
         let has_time = activity.deadline_at >= now.saturating_add(horizon + 2 * turn.here.longest_round_trip());
-        match activity.hopes_until {
+        match activity.shortage.hopes_until {
             Some(until) if now < until => return self.list[at].activity(&turn.here).leader.look_at(until),
             None if has_time && activity.returns.forecast(horizon) >= short.saturating_mul(HOPE as i64) => {
                 let activity = self.list[at].activity(&turn.here);
-                activity.hopes_until = Some(now + horizon);
+                activity.shortage.hopes_until = Some(now + horizon);
                 return activity.leader.wait(now, horizon);
             }
             _ => {}
@@ -144,7 +144,7 @@ impl Quotas {
             // Probably a gift from those who have it ends this sooner, and stops nobody.
             let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
             let activity = self.list[at].activity(&turn.here);
-            activity.asked_for_gifts = true;
+            activity.shortage.asked_for_gifts = true;
             activity.leader.wait(now, patience);
             let me = turn.here.position;
             for peer in (0..turn.here.peers.len()).filter(|&peer| peer != me) {
@@ -172,7 +172,7 @@ impl Quotas {
         }
         let lacking = activity.demand.forecast(SECOND).max(activity.demand.request());
         let elsewhere = activity.known_free(turn.here.position);
-        let starving = quota.avantan.share.free() < lacking && now >= activity.fed_at + SECOND;
+        let starving = quota.avantan.share.free() < lacking && now >= activity.shortage.fed_at + SECOND;
         if starving && elsewhere >= lacking.saturating_mul(2 * turn.here.peers.len() as i64) {
             self.lead(turn, at, Intent::Move, Cause::Proactive);
         }
@@ -185,7 +185,8 @@ impl Quotas {
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return };
         let table = &quota.avantan.share.table;
-        let calm = quota.avantan.is_idle() && activity.leader.may_start(now) && now >= activity.fed_at + PAYMENTS;
+        let calm =
+            quota.avantan.is_idle() && activity.leader.may_start(now) && now >= activity.shortage.fed_at + PAYMENTS;
         if quota.owes() && calm && table.has_majority(turn.here.site, turn.here.sight()) {
             self.lead(turn, at, Intent::Gather, Cause::Recovery);
         }
@@ -291,7 +292,7 @@ impl Quotas {
         let (avantan, activity) = self.list[at].parts(&turn.here);
         activity.leader.lead(moment(&turn.here), avantan, turn.here.site, (intent, offer), &mut step);
         activity.waiting.note_offer();
-        activity.asked_for_gifts = false;
+        activity.shortage.asked_for_gifts = false;
         self.conclude_step(turn, at, before, step);
     }
 
@@ -479,7 +480,7 @@ impl Quotas {
                 // What is led now answers the requests that wait, too.
                 if self.list[at].avantan.is_idle() {
                     let asked = self.list[at].activity.as_mut().is_some_and(|activity| {
-                        std::mem::take(&mut activity.asked_for_gifts) && !activity.waiting.is_empty()
+                        std::mem::take(&mut activity.shortage.asked_for_gifts) && !activity.waiting.is_empty()
                     });
                     if asked {
                         self.lead(turn, at, Intent::Move, Cause::Reactive);
@@ -593,33 +594,13 @@ impl Quotas {
 
     /// An instance was decided and applied.
     fn adopted(&mut self, turn: &mut Turn, at: usize, before: Standing) {
-        // Gifts of a generation that is gone went with its tokens: their totals must not be taken by the next one.
         let now = turn.here.now.mono;
-        let quota = &mut self.list[at];
-        let table = &quota.avantan.share.table;
-        let mut in_line = Vec::new();
+        let table = &self.list[at].avantan.share.table;
         if table.generation != before.generation || !(before.exists && table.limit.is_some()) {
-            // A new generation, or none: its books start empty.
-            (quota.counters.acquired, quota.counters.released) = (0, 0);
-            quota.totals = Totals::default();
-            quota.refill = None;
-            if before.exists {
-                self.walk.note(now, quota.number);
-
-                // Who is in line for tokens of this generation gets none of the next one.
-                if let Some(activity) = &mut quota.activity {
-                    in_line.extend(activity.waiting.take_all());
-                    activity.note_deadlines();
-                }
-            }
+            self.begin_generation(turn, at, before.exists);
         } else {
-            quota.counters.work.rebalances += 1;
+            self.list[at].counters.work.rebalances += 1;
             turn.out.metrics.rebalances += 1;
-        }
-
-        for request in in_line {
-            let refusal = self.refusal_of_deleted(at, &request);
-            self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
         let table = &self.list[at].avantan.share.table;
         let is_less = table.limit < before.limit || table.generation != before.generation;
@@ -642,38 +623,15 @@ impl Quotas {
             return self.answer_lookup(turn, at);
         }
 
-        let quota = &mut self.list[at];
-        let (applied, table) = (quota.avantan.share.applied, quota.avantan.share.table.clone());
-        let activity = quota.activity.as_mut().expect("looked at above");
+        let activity = self.list[at].activity.as_mut().expect("looked at above");
         activity.leader.decided();
-        activity.fed_at = now;
-        activity.asked_for_gifts = false;
+        activity.shortage.fed_at = now;
+        activity.shortage.asked_for_gifts = false;
         activity.tick_at = activity.tick_at.min(now + TICK);
-
-        // The rows tell what everybody has now, what they kept out of the round included.
-        let mut asked = SiteSet::default();
-        let (mut named, mut away, mut rows) = (false, 0i64, 0);
-        for (position, peer) in turn.here.peers.iter().enumerate() {
-            let Some(settled) = table.settled(peer.site).filter(|settled| settled.instance == applied) else {
-                continue;
-            };
-            asked.insert(position);
-            named |= position == turn.here.position;
-            let share = &mut activity.peers[position];
-            share.free = settled.row.after.saturating_add(settled.row.kept);
-            (share.short, share.first) = (0, 0);
-            if settled.row.incarnation == peer.incarnation {
-                if share.said_by != peer.incarnation {
-                    (share.said_by, share.received) = (peer.incarnation, 0);
-                }
-                share.heard_at = now;
-            }
-            away = away.wrapping_add(settled.row.away);
-            rows += 1;
-        }
+        let (asked, away) = self.note_settled(&turn.here, at);
 
         // What wants more than a limit that was lowered can never be granted.
-        let limit = table.limit.unwrap_or(i64::MAX);
+        let limit = self.list[at].avantan.share.table.limit.unwrap_or(i64::MAX);
         while let Some(activity) = &mut self.list[at].activity
             && let Some(request) = activity.waiting.take_above(limit)
         {
@@ -690,9 +648,7 @@ impl Quotas {
             // The others take what was short here for met: that it is not is news to them.
             activity.peers.iter_mut().for_each(|share| share.told.first = 0);
         }
-        if named {
-            // Says something only as a whole.
-            let away = if rows == turn.here.site.count() { away.max(0) } else { 0 };
+        if asked.contains(turn.here.position) {
             self.judge_waiting(turn, at, asked, away);
         }
         self.aim_at_decided(at);
@@ -708,6 +664,52 @@ impl Quotas {
         let activity = self.list[at].activity(&turn.here);
         activity.leader.note_recorded(now, turn.out.rng, is_left);
         self.schedule(at);
+    }
+
+    /// Begins the books of a new generation of a quota, or of none; `was_there` if there was one before.
+    fn begin_generation(&mut self, turn: &mut Turn, at: usize, was_there: bool) {
+        // Gifts of a generation that is gone went with its tokens: their totals must not be taken by the next one.
+        let quota = &mut self.list[at];
+        (quota.counters.acquired, quota.counters.released) = (0, 0);
+        quota.totals = Totals::default();
+        quota.refill = None;
+        if !was_there {
+            return;
+        }
+
+        // Who is in line for tokens of the one that is gone gets none of the next one.
+        self.grants.walk.note(turn.here.now.mono, quota.number);
+        let Some(activity) = &mut quota.activity else { return };
+        let in_line = activity.waiting.take_all();
+        activity.note_deadlines();
+        for request in in_line {
+            let refusal = self.refusal_of_deleted(at, &request);
+            self.finish(turn, request.ticket, Outcome::Refused(refusal));
+        }
+    }
+
+    /// Notes what the rows of the round that was applied last tell of everybody, what they kept out of it included. Who is named in it, and
+    /// how many tokens are away, which is known only if everybody is.
+    fn note_settled(&mut self, here: &Here, at: usize) -> (SiteSet, i64) {
+        let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return Default::default() };
+        let mut named = SiteSet::default();
+        let mut away = 0i64;
+        for (position, peer) in here.peers.iter().enumerate() {
+            let settled = avantan.share.table.settled(peer.site);
+            let Some(settled) = settled.filter(|settled| settled.instance == avantan.share.applied) else { continue };
+            named.insert(position);
+            let share = &mut activity.peers[position];
+            share.free = settled.row.after.saturating_add(settled.row.kept);
+            (share.short, share.first) = (0, 0);
+            if settled.row.incarnation == peer.incarnation {
+                if share.said_by != peer.incarnation {
+                    (share.said_by, share.received) = (peer.incarnation, 0);
+                }
+                share.heard_at = here.now.mono;
+            }
+            away = away.wrapping_add(settled.row.away);
+        }
+        (named, if named.positions().count() == here.site.count() { away.max(0) } else { 0 })
     }
 
     /// Requests whose need the round knew and did not meet are refused, unless others are known to have enough now, or would
@@ -745,8 +747,8 @@ impl Quotas {
         activity.note_deadlines();
 
         // What is under way to this site arrives within a round trip, or the next round finds it where it is.
-        if waits && !activity.asked_for_gifts {
-            activity.asked_for_gifts = true;
+        if waits && !activity.shortage.asked_for_gifts {
+            activity.shortage.asked_for_gifts = true;
             let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
             activity.leader.wait(turn.here.now.mono, patience);
         }

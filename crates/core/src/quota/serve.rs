@@ -239,7 +239,7 @@ impl Quotas {
             return Some(Outcome::Refused(Refusal::Overloaded));
         }
         if activity.waiting.is_empty() {
-            activity.hopes_until = None;
+            activity.shortage.hopes_until = None;
         }
         let arrival = activity.waiting.push(request);
         activity.deadline_at = activity.deadline_at.min(deadline);
@@ -585,8 +585,8 @@ impl Quotas {
         let Some(activity) = &mut self.list[at].activity else { return };
         activity.note_deadlines();
         if activity.waiting.is_empty() {
-            activity.asked_for_gifts = false;
-            activity.hopes_until = None;
+            activity.shortage.asked_for_gifts = false;
+            activity.shortage.hopes_until = None;
         }
     }
 
@@ -649,7 +649,7 @@ impl Activity {
 
     /// Tokens that requests wait for beyond what is `free`, and that are not hoped to come back here.
     pub(super) fn short(&self, free: i64, now: u64) -> i64 {
-        if self.hopes_until.is_some_and(|until| now < until) {
+        if self.shortage.hopes_until.is_some_and(|until| now < until) {
             return 0;
         }
         (self.needed() - free.max(0)).max(0)

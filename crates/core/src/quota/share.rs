@@ -11,7 +11,7 @@
 
 use super::announce::{AGAIN, Announcement, PAUSE};
 use super::book::{Quotas, RELAXED_TICK, TICK};
-use super::one::{Dirty, NEVER, PeerShare, Quota, Told};
+use super::one::{Activity, Dirty, NEVER, PeerShare, Quota, Told};
 use crate::api::{Outcome, Refusal};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
@@ -165,7 +165,7 @@ impl Quotas {
         turn.out.metrics.gifts_received += 1;
         self.touch(at, Dirty::All);
         let activity = self.list[at].activity(&turn.here);
-        activity.fed_at = turn.here.now.mono;
+        activity.shortage.fed_at = turn.here.now.mono;
         activity.active_at = turn.here.now.mono;
 
         // Tell the donor soon that it arrived: it counts what is under way as there already, and gives no more meanwhile.
@@ -185,45 +185,20 @@ impl Quotas {
             return;
         }
 
-        // A gift counts as there from when it is given, or several digests that cross it would each be answered by another.
         let me = turn.here.position;
         let eligible = |peer: usize| peer != me && turn.here.takes_gifts(peer);
-        let has = |peer: usize| {
-            let share = &activity.peers[peer];
-            share.free.max(0).saturating_add(quota.under_way(&turn.here, peer, share))
-        };
-        let members = 0..turn.here.peers.len();
-        let mut gifts = vec![0i64; turn.here.peers.len()];
-        let mut asked = vec![false; turn.here.peers.len()];
-        let mut rest = free;
-
-        // Requests wait there: every site that has tokens gives its part of what is missing, if all of it can be had. If not, they would be
-        // refused all the same, except for those that stay in line: these get what there is, if it suffices for the first of them.
-        for poor in members.clone().filter(|&peer| eligible(peer) && activity.peers[peer].short > 0) {
-            let coming = quota.under_way(&turn.here, poor, &activity.peers[poor]);
-            let (missing, first) =
-                (activity.peers[poor].short - coming, activity.peers[poor].first.saturating_sub(coming));
-            // One where somebody stays in line gives nothing.
-            let gives = |peer: usize| eligible(peer) && activity.peers[peer].first <= 0;
-            let others = members.clone().filter(|&peer| gives(peer) && peer != poor);
-            let elsewhere: i128 = others.map(|peer| i128::from(has(peer))).sum::<i128>() + i128::from(free);
-            let is_for_all = i128::from(missing) <= elsewhere;
-            let given = i128::from(if is_for_all { missing } else { first });
-            if given > 0 && given <= elsewhere {
-                let part = (given * i128::from(free) + elsewhere - 1) / elsewhere;
-                gifts[poor] = (part as i64).min(rest);
-                rest -= gifts[poor];
-                asked[poor] = true;
-            }
-        }
+        let asked = quota.asked_for(&turn.here, free);
+        let mut gifts = asked.clone();
+        let mut rest = free - asked.iter().sum::<i64>();
 
         // What is left is thought of as divided by demand. The floor lets a site without any keep some for its first requests.
         let rate = |peer: usize| if peer == me { activity.demand.rate() } else { activity.peers[peer].rate };
-        let counted: Vec<usize> = members.filter(|&peer| peer == me || eligible(peer)).collect();
+        let counted: Vec<usize> = (0..turn.here.peers.len()).filter(|&peer| peer == me || eligible(peer)).collect();
         let rates: u128 = counted.iter().map(|&peer| u128::from(rate(peer))).sum();
         let floor = (rates / (4 * counted.len() as u128)).max(1);
         let weights: u128 = rates + floor * counted.len() as u128;
-        let held = |peer: usize| if peer == me { rest } else { has(peer).saturating_add(gifts[peer]) };
+        let held =
+            |peer: usize| if peer == me { rest } else { quota.held(&turn.here, peer).saturating_add(gifts[peer]) };
         let total: u128 = counted.iter().map(|&peer| held(peer).max(0) as u128).sum();
         let part = |peer: usize| {
             let weight = u128::from(rate(peer)) + floor;
@@ -263,8 +238,8 @@ impl Quotas {
 
         assert!(rest >= 0, "more is given away than is free");
         for (peer, gift) in gifts.into_iter().enumerate().filter(|(_, gift)| *gift > 0) {
-            turn.out.metrics.gifts_asked += u64::from(asked[peer]);
-            turn.out.metrics.gifts_ahead += u64::from(!asked[peer]);
+            turn.out.metrics.gifts_asked += u64::from(asked[peer] > 0);
+            turn.out.metrics.gifts_ahead += u64::from(asked[peer] <= 0);
             self.give(turn, at, peer, gift);
         }
     }
@@ -357,51 +332,9 @@ impl Quotas {
         let Some(activity) = &quota.activity else { return };
         let free = quota.avantan.share.free();
         let rate = activity.demand.rate();
-        let (short, first) = (activity.short(free, now), activity.first_short(free));
         let total = activity.known_free(turn.here.position).saturating_add(free);
-
-        // Worth telling: an eighth of a site's part of all that is free.
-        let noticeable = (total / (8 * turn.here.peers.len() as i64)).max(1);
-        let patience = 2 * turn.here.longest_round_trip() + 100 * MILLISECOND;
         let unrecorded = quota.limit().is_some() && !quota.avantan.may_vote(turn.here.site);
-
-        // A member that was in no round since the limit was changed may not know of it. It is told for a while; and, as it may have what
-        // is to be taken, until nothing is in excess.
-        let table = &quota.avantan.share.table;
-        let (is_over, is_changed) = (table.is_over(), table.limited != table.created);
-        let is_unreached =
-            |site: SiteId| is_changed && table.settled(site).is_none_or(|settled| settled.instance < table.limited);
-        let mut unreached = false;
-
-        // The members to tell, and whether that is the same again, of which each is told ever more slowly.
-        let mut unsettled = false;
-        let mut tell = Vec::new();
-        for (peer, share) in activity.peers.iter().enumerate() {
-            let may_not_know = is_unreached(turn.here.peers[peer].site);
-            let is_told = turn.here.config.redistribute || may_not_know;
-            if peer == turn.here.position || !is_told || quota.limit().is_none() {
-                continue;
-            }
-            let told = &share.told;
-            let pending = quota.under_way(&turn.here, peer, share) > 0 || quota.backlog_under_way(&turn.here, peer) > 0;
-            unsettled |= pending;
-            unreached |= may_not_know && is_over;
-            let news = (free - told.free).abs() >= noticeable
-                || (short > 0) != (told.short > 0)
-                || first != told.first
-                || quota.is_backlog_news(&turn.here, told.backlog)
-                || rate.abs_diff(told.rate) > (told.rate / 4).max(noticeable as u64 / 8).max(1);
-            let repeat = pending && now >= told.at + (patience << told.repeats.min(6)).min(REPEAT);
-            // The others may have missed that this site is new, and it has nothing else to tell: ever more slowly.
-            let insists = unrecorded || may_not_know || first > 0;
-            let greet = match insists {
-                true => now >= told.at + (SECOND << told.repeats.min(GREETINGS)),
-                false => rate > 0 && told.at == 0 && now >= SECOND,
-            };
-            if turn.here.peers[peer].is_up(turn.here.now) && (news || repeat || greet) {
-                tell.push((peer, repeat || (greet && insists)));
-            }
-        }
+        let (tell, is_awaited) = quota.to_tell(&turn.here, activity, total);
         for (peer, repeat) in tell {
             self.tell(turn, at, peer);
             let activity = self.list[at].activity.as_mut().expect("looked at above");
@@ -428,7 +361,7 @@ impl Quotas {
             + match () {
                 () if busy && scarce => TICK,
                 () if busy || (now < activity.active_at + SECOND && !unrecorded) => RELAXED_TICK,
-                () if unsettled || unrecorded || unreached => SECOND,
+                () if is_awaited || unrecorded => SECOND,
                 () if let Some(pause) = refills_in => pause,
                 () if now < activity.active_at + REST || activity.leader.records() => REST,
                 () => {
@@ -566,5 +499,92 @@ impl Quota {
         let present = here.peers[peer].incarnation;
         let received = if share.said_by == present { share.received } else { 0 };
         self.totals.under_way(peer, present, received).min(i64::MAX as u128) as i64
+    }
+
+    /// Tokens free at a member, by what it said last. A gift counts as there from when it is given, or several digests that cross it would
+    /// each be answered by another.
+    fn held(&self, here: &Here, peer: usize) -> i64 {
+        let Some(activity) = &self.activity else { return 0 };
+        let share = &activity.peers[peer];
+        share.free.max(0).saturating_add(self.under_way(here, peer, share))
+    }
+
+    /// What this site gives each member where requests wait, of `free` tokens.
+    ///
+    /// Every site that has tokens gives its part of what is missing, if all of it can be had. If not, they would be refused all the same,
+    /// except for those that stay in line: these get what there is, if it suffices for the first of them.
+    fn asked_for(&self, here: &Here, free: i64) -> Vec<i64> {
+        let mut gifts = vec![0i64; here.peers.len()];
+        let Some(activity) = &self.activity else { return gifts };
+        let eligible = |peer: usize| peer != here.position && here.takes_gifts(peer);
+        let members = 0..here.peers.len();
+        let mut rest = free;
+        for poor in members.clone().filter(|&peer| eligible(peer) && activity.peers[peer].short > 0) {
+            let share = &activity.peers[poor];
+            let coming = self.under_way(here, poor, share);
+            let (missing, first) = (share.short - coming, share.first.saturating_sub(coming));
+            // One where somebody stays in line gives nothing.
+            let gives = |peer: usize| eligible(peer) && activity.peers[peer].first <= 0;
+            let others = members.clone().filter(|&peer| gives(peer) && peer != poor);
+            let elsewhere: i128 = others.map(|peer| i128::from(self.held(here, peer))).sum::<i128>() + i128::from(free);
+            let is_for_all = i128::from(missing) <= elsewhere;
+            let given = i128::from(if is_for_all { missing } else { first });
+            if given > 0 && given <= elsewhere {
+                let part = (given * i128::from(free) + elsewhere - 1) / elsewhere;
+                gifts[poor] = (part as i64).min(rest);
+                rest -= gifts[poor];
+            }
+        }
+        gifts
+    }
+
+    /// The members to tell of this site's share, each with whether that is the same again, of which it is told ever more slowly; and whether
+    /// this site waits for a member to have heard of something. `total` is what is free at all sites, by what this one knows.
+    fn to_tell(&self, here: &Here, activity: &Activity, total: i64) -> (Vec<(usize, bool)>, bool) {
+        let now = here.now.mono;
+        let free = self.avantan.share.free();
+        let rate = activity.demand.rate();
+        let (short, first) = (activity.short(free, now), activity.first_short(free));
+
+        // Worth telling: an eighth of a site's part of all that is free.
+        let noticeable = (total / (8 * here.peers.len() as i64)).max(1);
+        let patience = 2 * here.longest_round_trip() + 100 * MILLISECOND;
+        let unrecorded = self.limit().is_some() && !self.avantan.may_vote(here.site);
+
+        // A member that was in no round since the limit was changed may not know of it. It is told for a while; and, as it may have what
+        // is to be taken, until nothing is in excess.
+        let table = &self.avantan.share.table;
+        let (is_over, is_changed) = (table.is_over(), table.limited != table.created);
+        let is_unreached =
+            |site: SiteId| is_changed && table.settled(site).is_none_or(|settled| settled.instance < table.limited);
+
+        let mut is_awaited = false;
+        let mut tell = Vec::new();
+        for (peer, share) in activity.peers.iter().enumerate() {
+            let may_not_know = is_unreached(here.peers[peer].site);
+            let is_told = here.config.redistribute || may_not_know;
+            if peer == here.position || !is_told || self.limit().is_none() {
+                continue;
+            }
+            let told = &share.told;
+            let pending = self.under_way(here, peer, share) > 0 || self.backlog_under_way(here, peer) > 0;
+            is_awaited |= pending || (may_not_know && is_over);
+            let news = (free - told.free).abs() >= noticeable
+                || (short > 0) != (told.short > 0)
+                || first != told.first
+                || self.is_backlog_news(here, told.backlog)
+                || rate.abs_diff(told.rate) > (told.rate / 4).max(noticeable as u64 / 8).max(1);
+            let repeat = pending && now >= told.at + (patience << told.repeats.min(6)).min(REPEAT);
+            // The others may have missed that this site is new, and it has nothing else to tell: ever more slowly.
+            let insists = unrecorded || may_not_know || first > 0;
+            let greet = match insists {
+                true => now >= told.at + (SECOND << told.repeats.min(GREETINGS)),
+                false => rate > 0 && told.at == 0 && now >= SECOND,
+            };
+            if here.peers[peer].is_up(here.now) && (news || repeat || greet) {
+                tell.push((peer, repeat || (greet && insists)));
+            }
+        }
+        (tell, is_awaited)
     }
 }

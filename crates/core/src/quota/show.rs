@@ -9,7 +9,7 @@ use crate::avantan::Message;
 use crate::clock::MILLISECOND;
 use crate::id::{SiteId, SiteSet};
 use crate::machine::ClientId;
-use crate::peer::quota::{QuotaMessage, Tally};
+use crate::peer::quota::{QuotaMessage, Rounds, Tally};
 use crate::turn::{Here, Peer, Turn};
 
 impl Quotas {
@@ -89,9 +89,7 @@ impl Quotas {
             estimate: Some(estimate),
             sites,
             missing: SiteSet::default(),
-            local: quota.counters.work.local,
-            rebalances: quota.counters.work.rebalances,
-            gifts: quota.counters.work.gifts,
+            work: quota.counters.work,
             released_above: 0,
             refill: share.table.charter.refill,
         })
@@ -177,10 +175,10 @@ impl Quotas {
         let applied = ours.map_or(0, |share| share.applied);
         for tally in count.tallies.iter().flatten().filter(|tally| tally.site != turn.here.site.me) {
             let message = match ours {
-                Some(share) if tally.applied < applied => {
+                Some(share) if tally.rounds.applied < applied => {
                     Message::Decided { instance: applied, table: share.table.clone() }
                 }
-                _ if tally.applied > applied => Message::Behind { applied },
+                _ if tally.rounds.applied > applied => Message::Behind { applied },
                 _ => continue,
             };
             turn.out.send(tally.site, QuotaMessage::agreement(&*count.quota, message));
@@ -204,10 +202,12 @@ impl Quotas {
             site: here.site.me,
             generation: share.table.generation,
             limit: (share.table.limit.unwrap_or(0), share.table.excess),
-            applied: share.applied,
-            in_round: quota.avantan.in_round() || share.part().is_some(),
             agreement: share.table.charter.agreement,
-            rounds: members.clone().map(|peer| quota.last_round_with(here, peer)).collect(),
+            rounds: Rounds {
+                applied: share.applied,
+                is_open: quota.avantan.in_round() || share.part().is_some(),
+                subset: members.clone().map(|peer| quota.last_round_with(here, peer)).collect(),
+            },
             tokens: share.tokens,
             held: share.held(),
             acquired: quota.counters.acquired,

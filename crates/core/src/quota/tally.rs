@@ -5,7 +5,7 @@
 //! moment ΣA₁ − ΣR₂ ≤ in use ≤ ΣA₂ − ΣR₁. When nothing is granted or taken back in between, both ends are the same.
 //! What a lost incarnation had granted, or a member that has left, is not in the totals: it shows as what the tokens do not account for.
 
-use crate::api::{Refusal, Shown, ShownSite};
+use crate::api::{Refusal, Shown, ShownSite, Work};
 use crate::avantan::Membership;
 use crate::id::SiteSet;
 use crate::peer::quota::Tally;
@@ -19,7 +19,7 @@ pub fn count(
     second: &[Option<Tally>],
     incarnations: &[crate::id::Incarnation],
 ) -> Result<Shown, Refusal> {
-    let newest = second.iter().flatten().max_by_key(|tally| (tally.generation, tally.applied));
+    let newest = second.iter().flatten().max_by_key(|tally| (tally.generation, tally.rounds.applied));
     let newest = newest.filter(|tally| tally.limit.0 > 0).ok_or(Refusal::UnknownQuota)?.clone();
     let (generation, (limit, excess), agreement) = (newest.generation, newest.limit, newest.agreement);
     // Tokens, gifts and what is in use add up to this.
@@ -43,44 +43,18 @@ pub fn count(
         }
     }
 
-    // Between the two rounds every site's totals lie between its two readings, so this interval has the number in use then.
-    let signed = |value: u128| i128::try_from(value).unwrap_or(i128::MAX);
-    let sum = |round: &[Option<Tally>], part: &dyn Fn(&Tally) -> i128| -> i128 {
-        round.iter().flatten().map(part).fold(0i128, i128::saturating_add)
-    };
-    let acquired = |tally: &Tally| signed(tally.acquired);
-    let released = |tally: &Tally| signed(tally.released);
-    let least = sum(first, &acquired) - sum(second, &released);
-    let most = sum(second, &acquired) - sum(first, &released);
-
-    // Nothing is under way between sites: then tokens account for all that is not in use.
-    let settled =
-        missing.is_empty() && have_rounds_ended(second, newest.applied) && have_gifts_arrived(second, incarnations);
-    let tokens = sum(second, &|tally| i128::from(tally.tokens));
-    let net = sum(second, &acquired) - sum(second, &released);
     // What lost storage granted, and a member that has left, is in no total, while what others take back of it is.
     let is_whole = incarnations.iter().all(|incarnation| incarnation.0 == 1)
         && site.members.iter().all(|member| site.is_present(*member));
-
-    let (mut least, mut most) = (least, most);
-    if settled && most == least {
-        // Includes what lost incarnations had granted or held.
-        let used = i128::from(all) - tokens;
-        (least, most) = (used, used);
-    } else if !is_whole && settled && has_stayed(first, second) {
-        // No token went from site to site between the readings, so those of the first account for what was in use then, and the totals for
-        // what has come and gone since.
-        let used = i128::from(all) - sum(first, &|tally| i128::from(tally.tokens));
-        let since = |part: &dyn Fn(&Tally) -> i128| sum(second, part) - sum(first, part);
-        (least, most) = (used - since(&released), used + since(&acquired));
-    } else if !is_whole || !missing.is_empty() {
-        // Tokens that move between two readings are read twice or not at all, and the totals do not tell all that was granted: then
-        // only the limit is certain, and what was over it.
-        (least, most) = (0, i128::from(all));
-    }
+    // Nothing is under way between sites: then tokens account for all that is not in use.
+    let is_settled = missing.is_empty()
+        && have_rounds_ended(second, newest.rounds.applied)
+        && have_gifts_arrived(second, incarnations);
+    let (least, most) = in_use((first, second), i128::from(all), is_whole, is_settled, missing.is_empty());
 
     // Clients that released what they never had have spoiled the count by so much. Totals that are not whole say nothing of that.
-    let spoiled = if is_whole { -net } else { 0 }.max(tokens - i128::from(all)).max(0);
+    let net = sum(second, acquired) - sum(second, released);
+    let spoiled = if is_whole { -net } else { 0 }.max(sum(second, tokens) - i128::from(all)).max(0);
     let clamp = |value: i128, most: i64| value.clamp(0, i128::from(most)) as i64;
     Ok(Shown {
         name: name.to_owned(),
@@ -104,13 +78,60 @@ pub fn count(
             })
             .collect(),
         missing,
-        local: second.iter().flatten().map(|tally| tally.work.local).sum(),
-        // Each site applies every round; one that was away counts several as one.
-        rebalances: second.iter().flatten().map(|tally| tally.work.rebalances).max().unwrap_or(0),
-        gifts: second.iter().flatten().map(|tally| tally.work.gifts).sum(),
+        work: Work {
+            local: second.iter().flatten().map(|tally| tally.work.local).sum(),
+            // Each site applies every round; one that was away counts several as one.
+            rebalances: second.iter().flatten().map(|tally| tally.work.rebalances).max().unwrap_or(0),
+            gifts: second.iter().flatten().map(|tally| tally.work.gifts).sum(),
+        },
         released_above: clamp(spoiled, i64::MAX),
         refill: 0,
     })
+}
+
+/// The least and the most that can have been in use between two rounds of tallies, of `all` there is.
+fn in_use(
+    (first, second): (&[Option<Tally>], &[Option<Tally>]),
+    all: i128,
+    is_whole: bool,
+    is_settled: bool,
+    is_complete: bool,
+) -> (i128, i128) {
+    // Between the two rounds every site's totals lie between its two readings, so this interval has the number in use then.
+    let least = sum(first, acquired) - sum(second, released);
+    let most = sum(second, acquired) - sum(first, released);
+    if is_settled && most == least {
+        // Includes what lost incarnations had granted or held.
+        let used = all - sum(second, tokens);
+        return (used, used);
+    }
+    if !is_whole && is_settled && has_stayed(first, second) {
+        // No token went from site to site between the readings, so those of the first account for what was in use then, and the totals for
+        // what has come and gone since.
+        let used = all - sum(first, tokens);
+        let since = |part: fn(&Tally) -> i128| sum(second, part) - sum(first, part);
+        return (used - since(released), used + since(acquired));
+    }
+    // Tokens that move between two readings are read twice or not at all, and totals that are not whole, or not all there, do not tell all
+    // that was granted: then only the limit is certain, and what was over it.
+    if is_whole && is_complete { (least, most) } else { (0, all) }
+}
+
+/// The sum of a part of each tally of a round.
+fn sum(round: &[Option<Tally>], part: fn(&Tally) -> i128) -> i128 {
+    round.iter().flatten().map(part).fold(0, i128::saturating_add)
+}
+
+fn tokens(tally: &Tally) -> i128 {
+    i128::from(tally.tokens)
+}
+
+fn acquired(tally: &Tally) -> i128 {
+    i128::try_from(tally.acquired).unwrap_or(i128::MAX)
+}
+
+fn released(tally: &Tally) -> i128 {
+    i128::try_from(tally.released).unwrap_or(i128::MAX)
 }
 
 /// True if each member had in the first reading what it has in the second, but for what it granted and took back in between: nothing was
@@ -120,8 +141,8 @@ fn has_stayed(first: &[Option<Tally>], second: &[Option<Tally>]) -> bool {
         (Some(before), Some(after)) => {
             let granted = i128::try_from(after.acquired.saturating_sub(before.acquired)).unwrap_or(i128::MAX);
             let returned = i128::try_from(after.released.saturating_sub(before.released)).unwrap_or(i128::MAX);
-            (before.applied, before.limit, before.in_round) == (after.applied, after.limit, after.in_round)
-                && (&before.rounds, &before.given, &before.received) == (&after.rounds, &after.given, &after.received)
+            (before.limit, &before.rounds) == (after.limit, &after.rounds)
+                && (&before.given, &before.received) == (&after.given, &after.received)
                 && i128::from(before.tokens) - granted + returned == i128::from(after.tokens)
         }
         // Who is gone has nothing.
@@ -133,10 +154,10 @@ fn has_stayed(first: &[Option<Tally>], second: &[Option<Tally>]) -> bool {
 /// True if no member is in a round, all have applied every instance, and any two the same rounds among subsets that name both. The readings are of different moments: one may be
 /// of before such a round, and the other of after.
 fn have_rounds_ended(tallies: &[Option<Tally>], applied: u64) -> bool {
-    let at_rest = tallies.iter().flatten().all(|tally| !tally.in_round && tally.applied == applied);
+    let at_rest = tallies.iter().flatten().all(|tally| !tally.rounds.is_open && tally.rounds.applied == applied);
     let with = |one: usize, other: usize| {
         let tally = tallies[one].as_ref();
-        tally.and_then(|tally| tally.rounds.get(other).copied()).unwrap_or(0)
+        tally.and_then(|tally| tally.rounds.subset.get(other).copied()).unwrap_or(0)
     };
     let members = (0..tallies.len()).filter(|member| tallies[*member].is_some());
     let is_alike = |one, other| one == other || with(one, other) == with(other, one);

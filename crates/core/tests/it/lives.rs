@@ -513,7 +513,7 @@ fn answer_that_was_overtaken_does_not_hide_that_the_clock_is_off() {
         .collect();
     let is_trusted = |cluster: &Cluster| {
         let node = cluster.hosts[0].node.as_ref().expect("it runs");
-        node.status(cluster.time(0)).clock_trusted
+        node.status(cluster.time(0)).clock.is_trusted
     };
     cluster.hosts[0].wall -= 8 * SECOND as i64;
     cluster.run(2 * SECOND);

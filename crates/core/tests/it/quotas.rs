@@ -48,7 +48,7 @@ fn quota_created_is_split_and_counted() {
     assert_eq!((0..3).map(|at| cluster.tokens(at, "gpus")).collect::<Vec<_>>(), [34, 33, 33]);
     assert!(granted(&cluster.done(1, acquire(3))));
     let shown = cluster.show(2, "gpus");
-    assert_eq!((shown.limit, shown.in_use_min, shown.in_use_max, shown.local), (100, 3, 3, 1));
+    assert_eq!((shown.limit, shown.in_use_min, shown.in_use_max, shown.work.local), (100, 3, 3, 1));
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Simulation {
             (Purpose::Audit { book, site }, Response::Shown(shown)) => self.audited_show(world, book, site, shown),
             (Purpose::Drain { site }, Response::Drained) => self.drained(world, site),
             (Purpose::Caller { wire, stream }, response) => self.caller_receives(world, wire, stream, response),
-            (Purpose::Look, Response::Status(status)) if !status.clock_trusted => {
+            (Purpose::Look, Response::Status(status)) if !status.clock.is_trusted => {
                 self.probes.hit("site: clock distrusted");
             }
             _ => {}
