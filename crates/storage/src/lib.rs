@@ -88,6 +88,7 @@ mod patience;
 mod recent;
 mod role;
 mod segment;
+mod space;
 mod store;
 mod table;
 mod threads;

@@ -97,26 +97,50 @@ impl Disk {
     /// the disk full; if the disk is full now, nothing has changed.
     pub(crate) fn set_len(&self, length: u64) -> io::Result<()> {
         let before = self.len()?;
-        if length > before {
-            #[cfg(feature = "faults")]
-            if let Some(layer) = &self.layer {
-                layer.allocate(length - before)?;
-            }
-
-            // A refused allocation may have taken a part of the space and made the file longer: both are given back.
-            if let Err(error) = allocate(&self.file, before, length) {
-                self.file.set_len(before)?;
-                return Err(error);
-            }
-        } else {
-            self.file.set_len(length)?;
+        if length > before
+            && let Err(error) = self.allocate(before, length)
+        {
+            // It may have taken a part of the space, and made the file longer: both are given back.
+            self.file.set_len(before)?;
+            return Err(error);
         }
+        self.resize(length)
+    }
 
+    /// Takes the space of the bytes between two offsets, so that a later write there does not find the disk full. What has space keeps
+    /// it, with its content.
+    pub(crate) fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        #[cfg(feature = "faults")]
+        if let Some(layer) = &self.layer {
+            layer.allocate(to - from)?;
+        }
+        match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), from, to - from) {
+            // A file system without the call: the space is taken when it is written.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// Makes the file `length` bytes long. The bytes that it grows by are a hole, which takes no space.
+    pub(crate) fn resize(&self, length: u64) -> io::Result<()> {
+        self.file.set_len(length)?;
         #[cfg(feature = "faults")]
         if let Some(layer) = &self.layer {
             layer.set_len(length);
         }
         Ok(())
+    }
+
+    /// Where the first bytes without data at or behind an offset are; the end of the file if there are none.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn next_hole(&self, from: u64) -> io::Result<u64> {
+        Ok(rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(from))?)
+    }
+
+    /// The same, where it cannot be asked: it is taken for the offset itself.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn next_hole(&self, from: u64) -> io::Result<u64> {
+        Ok(from)
     }
 
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
@@ -197,13 +221,4 @@ fn open_direct(path: &Path) -> io::Result<Option<File>> {
 #[cfg(not(target_os = "linux"))]
 fn open_direct(_: &Path) -> io::Result<Option<File>> {
     Ok(None)
-}
-
-fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
-    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), from, to - from) {
-        Ok(()) => Ok(()),
-        // A file system without the call: the space is taken when it is written.
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(to),
-        Err(error) => Err(error.into()),
-    }
 }

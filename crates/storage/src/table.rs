@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crc32fast::Hasher;
 use redb::{
@@ -23,6 +23,7 @@ use crate::frame::BLOCK;
 use crate::medium::{Disk, Medium, is_full, remove_if_there, sync_directory};
 use crate::patience::{Patience, Pause};
 use crate::role::Role;
+use crate::space::Space;
 
 const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
 /// One row, under the empty key: the marks, with a checksum like any value.
@@ -69,7 +70,8 @@ impl Table {
         }
         let disk = Disk::open(if is_new { &half_made } else { path }, medium, Role::Table, false).map_err(io)?;
         let patience = Arc::new(Patience::default());
-        let backend = Backend { disk, path: path.to_path_buf(), patience: Arc::clone(&patience) };
+        let space = Mutex::new(Space::of(&disk).map_err(io)?);
+        let backend = Backend { disk, space, path: path.to_path_buf(), patience: Arc::clone(&patience) };
         let opened = sound(|| {
             let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(backend)?;
             let marks = read_marks(&database)?;
@@ -279,11 +281,13 @@ fn table_error(path: &Path, error: redb::Error) -> OpenError {
     }
 }
 
-/// The table's file, as `redb` sees it. The bytes that the file grows by are allocated at once, so only growing can find the disk
-/// full; and growing waits for space, because `redb` gives up permanently after an error.
+/// The table's file, as `redb` sees it. Only a write to where nothing was written before can find the disk full; and it waits for space,
+/// because `redb` gives up permanently after an error.
 #[derive(Debug)]
 struct Backend {
     disk: Disk,
+    /// Which of its bytes have space. Whoever waits for space holds it: no other write would find any.
+    space: Mutex<Space>,
     /// The name that the file has once it is complete.
     path: PathBuf,
     patience: Arc<Patience>,
@@ -299,10 +303,35 @@ impl StorageBackend for Backend {
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        self.disk.resize(length)?;
+        space.resize(length);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let lacking: Vec<_> = space.lacking(offset, data.len() as u64).collect();
+        for range in lacking {
+            self.allocate(range)?;
+            space.take(range);
+        }
+        drop(space);
+        self.disk.write(offset, data)
+    }
+}
+
+impl Backend {
+    /// Takes space for a range, and waits for it once the store is open.
+    fn allocate(&self, (from, to): (u64, u64)) -> io::Result<()> {
         let mut pause = Pause::default();
         loop {
-            match self.disk.set_len(length) {
-                // A refused attempt has changed nothing, so it can be repeated. The site can stop while this waits.
+            match self.disk.allocate(from, to) {
+                // A refused attempt has lost nothing, so it can be repeated. The site can stop while this waits.
                 Err(error) if is_full(&error) && self.patience.is_patient() => {
                     let why = format!("{} cannot grow: {error}", self.path.display());
                     self.patience.note(Role::Table, Some(why));
@@ -316,13 +345,5 @@ impl StorageBackend for Backend {
                 }
             }
         }
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.disk.sync()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.disk.write(offset, data)
     }
 }

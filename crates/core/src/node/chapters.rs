@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::api::{Operation, Outcome, Request};
-use crate::avantan::{Message, Roster};
+use crate::avantan::Roster;
 use crate::chapter::{Chapter, Fate, Leaving, Order};
 use crate::id::{Incarnation, SessionId, SiteId};
 use crate::machine::View;
 use crate::peer::Body;
-use crate::peer::quota::{Forgotten, QuotaMessage};
-use crate::quota::{MEMBERS, Quotas};
+use crate::peer::quota::Forgotten;
+use crate::quota::Quotas;
 use crate::rows::Owner;
 use crate::session::Aim;
 use crate::stats::Rng;
@@ -94,13 +94,8 @@ impl Chapters {
     }
 
     /// What to say to a site that knows other members: what is decided here, or, to one that knows of more, what is not.
-    pub(super) fn members_news(&self, is_known: bool) -> Option<Body> {
-        let share = self.quotas.find(MEMBERS).map(|quota| &quota.avantan().share);
-        let message = match share {
-            Some(share) if is_known => Message::Decided { instance: share.applied, table: share.table.clone() },
-            _ => Message::Behind { applied: share.map_or(0, |share| share.applied) },
-        };
-        Some(QuotaMessage::agreement(MEMBERS, message).into())
+    pub(super) fn members_news(&self, is_known: bool) -> Body {
+        self.quotas.members_news(is_known).into()
     }
 
     /// Takes over the names that a site which let this one join has forgotten.
@@ -154,7 +149,12 @@ impl Chapters {
 
 /// True if a message is of the agreement about who the members are.
 pub(super) fn is_about_members(body: &Body) -> bool {
-    matches!(body, Body::Quota(message) if message.name() == Some(MEMBERS))
+    matches!(body, Body::Quota(message) if message.is_about_members())
+}
+
+/// True if what a message says counts by the members of now: rounds of the majority, and what all members or a majority of them say.
+pub(super) fn counts_members(body: &Body) -> bool {
+    matches!(body, Body::Quota(message) if message.counts_members())
 }
 
 /// The owner of a message.

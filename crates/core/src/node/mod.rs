@@ -29,7 +29,6 @@ use crate::chapter::Revived;
 use crate::clock::Now;
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq, View};
-use crate::peer::quota::QuotaMessage;
 use crate::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 use crate::right::Start;
 use crate::rows::{self, META, Owner, PAGED};
@@ -37,7 +36,7 @@ use crate::session::{self, Sessions};
 use crate::stats::Rng;
 use crate::turn::{Here, Out, Peer, Trust, Turn};
 pub use chapters::Chapters;
-use chapters::{is_about_members, owner_of_message};
+use chapters::{counts_members, is_about_members, owner_of_message};
 use chores::Chores;
 use identity::Identity;
 use relay::Relays;
@@ -631,20 +630,6 @@ impl Members {
     }
 }
 
-/// True if what a message says counts by the members of now: rounds of the majority, and what all members or a majority of them say.
-fn counts_members(body: &Body) -> bool {
-    match body {
-        Body::Quota(
-            QuotaMessage::Avantan { .. }
-            | QuotaMessage::NoVote { .. }
-            | QuotaMessage::Lookup { .. }
-            | QuotaMessage::NotKnown { .. }
-            | QuotaMessage::Forget(_),
-        ) => !is_about_members(body),
-        _ => false,
-    }
-}
-
 /// The rest of an input, once its sender is noted.
 enum Todo {
     Body { from: usize, epoch: u64, body: Option<Body> },
@@ -670,14 +655,13 @@ impl Node {
                 // serve. Most pings end here, without a turn.
                 // It may not know that it is a member no longer.
                 if self.peers[from].gone && matches!(message.body, Body::Site(SiteMessage::Ping { .. })) {
-                    early.extend(self.chapters.members_news(true).map(|news| (message_from, news)));
+                    early.push((message_from, self.chapters.members_news(true)));
                 }
                 let (epoch, members) = (message.epoch, message.members);
                 let body = self.note_sender(now, from, message);
                 // A site that missed a change hears of it by the next ping at the latest.
                 if members != self.members.roster.number && matches!(body, Some(Body::Site(SiteMessage::Ping { .. }))) {
-                    let news = self.chapters.members_news(members < self.members.roster.number);
-                    early.extend(news.map(|news| (message_from, news)));
+                    early.push((message_from, self.chapters.members_news(members < self.members.roster.number)));
                 }
                 let body = body.and_then(|body| self.greet(now, (from, members), body, early));
                 let body = body.and_then(|body| self.among_members(from, members, body, early));
@@ -711,7 +695,7 @@ impl Node {
         if counts_alike(known, members) || !counts_members(&body) {
             return Some(body);
         }
-        early.extend(self.chapters.members_news(members < known).map(|news| (self.peers[from].site, news)));
+        early.push((self.peers[from].site, self.chapters.members_news(members < known)));
         self.metrics.ignored += 1;
         None
     }

@@ -31,6 +31,7 @@ use crate::avantan::{Lifecycle, Message, Roster, SEATS};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::{KeyRange, View};
+use crate::peer::quota::QuotaMessage;
 use crate::rows::{GRANT, OBJECT};
 use crate::turn::{Here, Peer, SILENCE, Ticket, Turn};
 
@@ -65,7 +66,34 @@ impl Quota {
     }
 }
 
+impl QuotaMessage {
+    /// True if it is of the agreement about who the members are.
+    pub fn is_about_members(&self) -> bool {
+        self.name() == Some(MEMBERS)
+    }
+
+    /// True if what it says counts by the members of now: rounds of the majority, and what all members or a majority of them say. What is
+    /// about the members themselves goes by what was decided.
+    pub fn counts_members(&self) -> bool {
+        let counts = matches!(
+            self,
+            Self::Avantan { .. } | Self::NoVote { .. } | Self::Lookup { .. } | Self::NotKnown { .. } | Self::Forget(_)
+        );
+        counts && !self.is_about_members()
+    }
+}
+
 impl Quotas {
+    /// What to say to a site that knows other members: what is decided here, or, to one that knows of more, what is not.
+    pub fn members_news(&self, is_known: bool) -> QuotaMessage {
+        let share = self.find(MEMBERS).map(|quota| &quota.avantan.share);
+        let message = match share {
+            Some(share) if is_known => Message::Decided { instance: share.applied, table: share.table.clone() },
+            _ => Message::Behind { applied: share.map_or(0, |share| share.applied) },
+        };
+        QuotaMessage::agreement(MEMBERS, message)
+    }
+
     /// The entity by which members agree on who they are, if they ever did.
     fn of_members(&self) -> Option<&Quota> {
         Some(&self.list[self.index.members? as usize])

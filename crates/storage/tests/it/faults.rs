@@ -82,6 +82,40 @@ fn full_disk(name: &str, faults: &Faults) {
     assert_eq!(all(store.reader()).len() as u64, (number + 1) * 20);
 }
 
+/// A table that doubles needs the space of what is written, not that of the file.
+#[test]
+fn table_grows_on_a_disk_with_less_room_than_it_has() {
+    let scratch = Scratch::new("growth");
+    let faults = Faults::new();
+    let options = Options { segment_bytes: 1 << 20, ..lossy(&faults) };
+    let mut store = open(&scratch.site(), &options).unwrap();
+    let mut writer = store.writer().unwrap();
+    let length = || std::fs::metadata(scratch.site().join("table.redb")).unwrap().len();
+    let mut number = 0;
+    let mut write_while = |goes_on: &dyn Fn(u64) -> bool| {
+        while goes_on(number) {
+            let mut batch = Batch::new();
+            batch.put(format!("{number:06}").as_bytes(), &[7; 60_000]);
+            number += 1;
+            append(&mut *writer, number, &[batch.into()]);
+        }
+        number
+    };
+    write_while(&|_| length() <= 32 << 20);
+    let (before, free) = (length(), length() * 3 / 4);
+    faults.set_space(Some(free));
+    let grown = write_while(&|_| length() == before);
+    assert!(length() - before > free, "it has grown by more than the disk has free");
+
+    // Some segments more: what was written before is taken in.
+    let last = write_while(&|number| number < grown + 40);
+    wait("absorption", || store.absorbed() >= grown);
+    assert_eq!(store.waits_for(), None);
+    drop((writer, store));
+    let store = open(&scratch.site(), &lossy(&Faults::new())).unwrap();
+    assert_eq!((store.last(), all(store.reader()).len() as u64), (last, last));
+}
+
 #[test]
 fn closing_does_not_wait_for_a_full_disk() {
     let scratch = Scratch::new("full-close");
