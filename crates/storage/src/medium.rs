@@ -131,10 +131,15 @@ impl Disk {
         Ok(())
     }
 
-    /// Where the first bytes without data at or behind an offset are; the end of the file if there are none.
+    /// Where the first bytes without data at or behind an offset are; the end of the file if there are none, and the offset where the
+    /// file system cannot tell.
     #[cfg(target_os = "linux")]
     pub(crate) fn next_hole(&self, from: u64) -> io::Result<u64> {
-        Ok(rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(from))?)
+        use rustix::io::Errno;
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(from)) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(from),
+            result => Ok(result?),
+        }
     }
 
     /// The same, where it cannot be asked: it is taken for the offset itself.
