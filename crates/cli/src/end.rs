@@ -313,7 +313,7 @@ fn advice(reason: &Reason) -> String {
         }
         Reason::Exhausted { .. } => "; try again when some are released, or ask for fewer",
         Reason::RefillDiffers { .. } => "; use that refill, or delete the quota first",
-        Reason::LimitDiffers { .. } => "; use that limit, or delete the quota first",
+        Reason::LimitDiffers { .. } => "; use that limit, or change it with `slackline quota set`",
         Reason::AgreementDiffers { .. } => "; use that agreement, or delete the quota first",
         Reason::NoParent => "; create it with `slackline quota create`, or see `slackline quota list`",
         Reason::ParentDiffers => "; name that one, or delete the quota first",

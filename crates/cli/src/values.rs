@@ -19,5 +19,5 @@ pub(crate) fn used(text: &str) -> Result<i64, String> {
 /// Reads a number of tokens.
 pub(crate) fn amount(text: &str) -> Result<i64, String> {
     let amount = text.parse::<i64>().ok().filter(|amount| *amount >= 1);
-    amount.ok_or_else(|| format!("a number of tokens is 1 to {}", i64::MAX))
+    amount.ok_or_else(|| format!("a number of tokens is a whole number from 1 to {}, in digits alone", i64::MAX))
 }
