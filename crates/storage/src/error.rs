@@ -69,7 +69,7 @@ pub enum OpenError {
     },
     /// The disk has no room for the files that opening writes.
     #[error(
-        "the disk that holds {path} is full, or a disk quota is used up: free {bytes} bytes there, and as much as its table has; nothing \
+        "the disk that holds {path} is full, or a disk quota is used up: free {bytes} bytes there; nothing \
          is lost"
     )]
     Full {

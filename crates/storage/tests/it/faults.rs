@@ -101,8 +101,8 @@ fn table_grows_on_a_disk_with_less_room_than_it_has() {
         }
         number
     };
-    write_while(&|_| length() <= 32 << 20);
-    let (before, free) = (length(), length() * 3 / 4);
+    write_while(&|_| length() <= 64 << 20);
+    let (before, free) = (length(), length() - (2 << 20));
     faults.set_space(Some(free));
     let grown = write_while(&|_| length() == before);
     assert!(length() - before > free, "it has grown by more than the disk has free");
