@@ -771,7 +771,7 @@ pub struct Shown {
     pub refill: u64,
 }
 
-/// What a site, or all, have done for a quota, for people to see.
+/// What a site, or all that answered, have done for a quota, for people to see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Work {
     /// Operations answered without waiting for another site.

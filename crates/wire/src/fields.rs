@@ -12,7 +12,8 @@ pub(crate) trait Field<W>: Sized {
     fn from_wire(wire: W, name: &str) -> Result<Self, Invalid>;
 }
 
-/// Makes conversions between structs of core and messages: `Core = Wire { same names; core_name = wire_name }`.
+/// Makes conversions between structs of core and messages: `Core = Wire { same names; core_name = wire_name }`. What core keeps in one
+/// field and the message in several stands behind `and`: `and field: Part { part_name = wire_name }`.
 macro_rules! same_fields {
     ($(
         $core:ty = $wire:ty {
