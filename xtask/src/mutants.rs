@@ -200,6 +200,11 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
             };
             let mut cargo = cargo();
             cargo.args(["test", "--quiet", "--no-fail-fast", "-p", package]).args(kind).arg(test);
+            // A few scenarios run in no time, while the optimizer would take most of a minute for each bug.
+            for profile in ["DEV", "TEST"] {
+                cargo.env(format!("CARGO_PROFILE_{profile}_OPT_LEVEL"), "0");
+                cargo.env(format!("CARGO_PROFILE_{profile}_DEBUG"), "0");
+            }
             return by_test(mutant, cargo.current_dir(&copy).env("CARGO_TARGET_DIR", &target));
         }
     };
