@@ -455,4 +455,46 @@ mod tests {
         assert_eq!(judged(exchange(behind, before), exchange(behind, after)), (Some(behind), Some(0), false));
         assert_eq!(judged(exchange(-behind, before), exchange(-behind, after)), (Some(0), Some(-behind), false));
     }
+
+    /// Two of five disagree, which is no majority of the five: but the others are down, and either side may be right.
+    #[test]
+    fn clock_with_which_no_majority_agrees_is_not_trusted_while_others_are_down() {
+        let now = Now { wall: 1_000 * SECOND as i64, mono: 100 * SECOND };
+        let members: Vec<SiteId> = (0..5).map(|region| SiteId::new(region, 0)).collect();
+        let config = Config::new(members[0], members.clone());
+        let site = Membership::first(members[0], Incarnation(1), &members);
+        // Each other one is down, or its clock is off by so much.
+        let trust = |clocks: [Option<i64>; 4]| {
+            let peer = |(site, off): (&SiteId, Option<i64>)| {
+                let (sent, received) = (99 * SECOND, 99 * SECOND + 80 * MILLISECOND);
+                let at = |mono: u64| Now { wall: now.wall - (now.mono - mono) as i64, mono };
+                let measured = |off| {
+                    let there = at(sent + 40 * MILLISECOND).wall + off;
+                    Offset { since: 10 * SECOND, ..Offset::measure(at(sent), there, at(received)) }
+                };
+                Peer { site: *site, heard: off.map(|_| received), offset: off.map(measured), ..Peer::default() }
+            };
+            let peers: Vec<Peer> = members.iter().zip([None].into_iter().chain(clocks)).map(peer).collect();
+            let here = Here {
+                now,
+                uptime: 0,
+                steady: 0,
+                site,
+                position: 0,
+                peers: &peers,
+                config: &config,
+                has_room: true,
+                drained: None,
+                under_way: 0,
+            };
+            here.trust()
+        };
+
+        let (right, off) = (Some(0), Some(19 * SECOND as i64));
+        assert_eq!(trust([right, right, off, off]), Trust::Trusted, "three of five agree");
+        assert_eq!(trust([right, right, None, None]), Trust::Trusted, "nobody disagrees");
+        assert_eq!(trust([off, off, None, None]), Trust::Doubted, "no three of five are heard to agree");
+        assert_eq!(trust([right, off, None, None]), Trust::Doubted, "no three of five are heard to agree");
+        assert_eq!(trust([right, off, off, off]), Trust::Doubted, "three of five agree on another time");
+    }
 }

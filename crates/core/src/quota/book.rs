@@ -1,6 +1,5 @@
 //! The quotas of a site: how they are found, and what they have in common.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use super::lookup::Lookups;
 use super::names::Names;
 use super::one::{Dirty, NEVER, Quota};
 use super::row::{self, Grant, QuotaRow};
+use super::timers::Timers;
 use super::walk::Walk;
 use crate::api::{Listed, Outcome, Refusal};
 use crate::clock::MILLISECOND;
@@ -39,8 +39,8 @@ pub struct Quotas {
     pub(super) index: Index,
     /// Names that were forgotten, and those that might be next.
     pub(super) forgetting: Names,
-    /// When each quota is to be looked after, by position. Of several entries of one the one counts that [`Quota::wake`] names.
-    pub(super) timers: BinaryHeap<Reverse<(u64, u32)>>,
+    /// When each quota is to be looked after, by position.
+    pub(super) timers: Timers,
     /// The positions of those that changed in this turn; empty at its end.
     pub(super) dirty: Vec<u32>,
     /// Names that are not known here, and are asked about.
@@ -223,7 +223,7 @@ impl Quotas {
 
     /// When the next quota is to be looked after, in monotonic microseconds.
     pub(super) fn next_timer(&self) -> Option<u64> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        self.timers.first().map(|(time, _)| time)
     }
 
     pub(super) fn position(&self, name: &str) -> Option<usize> {
@@ -296,22 +296,18 @@ impl Quotas {
         // A later time needs no entry: when the earlier one comes, the quota is looked at and scheduled again.
         if wake < quota.wake {
             quota.wake = wake;
-            self.timers.push(Reverse((wake, at as u32)));
+            self.timers.push((wake, at as u32));
         }
     }
 
     /// Looks after the quotas that are due. At most [`WAKES`] a turn; the rest are still due afterwards.
     pub(super) fn wake_due(&mut self, turn: &mut Turn) {
         for _ in 0..WAKES {
-            let Some(&Reverse((at_time, at))) = self.timers.peek() else { break };
-            if at_time > turn.here.now.mono {
-                break;
-            }
-            self.timers.pop();
+            let Some((time, at)) = self.timers.pop_due(turn.here.now.mono) else { break };
 
             // An entry that was overtaken by an earlier one no longer counts.
             let at = at as usize;
-            if self.list[at].wake != at_time {
+            if self.list[at].wake != time {
                 continue;
             }
             self.list[at].wake = NEVER;

@@ -38,6 +38,7 @@ mod serve;
 mod share;
 mod show;
 mod tally;
+mod timers;
 mod tree;
 mod unknown;
 mod walk;

@@ -42,8 +42,8 @@ pub struct Quota {
     pub(super) dirty: Dirty,
     /// The number of bytes of the name of the quota below which it is counted ([`Quotas::note_parent`](super::Quotas)); zero for none.
     pub(super) counted_below: u16,
-    /// Where that one stood when this was noted. Positions are used again, so whoever goes there looks at its name.
-    pub(super) above: u32,
+    /// The number of that one, if it was known when this was noted. One of the same name that is made anew has another.
+    pub(super) above: Option<u64>,
 }
 
 /// What a quota counts at this site; durable.
@@ -227,7 +227,7 @@ impl Quota {
             wake: NEVER,
             dirty: Dirty::Clean,
             counted_below: 0,
-            above: 0,
+            above: None,
         }
     }
 

@@ -188,18 +188,23 @@ impl Quotas {
         let me = turn.here.position;
         let eligible = |peer: usize| peer != me && turn.here.takes_gifts(peer);
         let asked = quota.asked_for(&turn.here, free);
-        let mut gifts = asked.clone();
+        let asked_of = |peer: usize| asked.get(peer).copied().unwrap_or(0);
         let mut rest = free - asked.iter().sum::<i64>();
 
         // What is left is thought of as divided by demand. The floor lets a site without any keep some for its first requests.
         let rate = |peer: usize| if peer == me { activity.demand.rate() } else { activity.peers[peer].rate };
-        let counted: Vec<usize> = (0..turn.here.peers.len()).filter(|&peer| peer == me || eligible(peer)).collect();
-        let rates: u128 = counted.iter().map(|&peer| u128::from(rate(peer))).sum();
-        let floor = (rates / (4 * counted.len() as u128)).max(1);
-        let weights: u128 = rates + floor * counted.len() as u128;
-        let held =
-            |peer: usize| if peer == me { rest } else { quota.held(&turn.here, peer).saturating_add(gifts[peer]) };
-        let total: u128 = counted.iter().map(|&peer| held(peer).max(0) as u128).sum();
+        let counted = (0..turn.here.peers.len()).filter(|&peer| peer == me || eligible(peer));
+        let others = counted.clone().filter(|&peer| peer != me);
+        let (number, rates) =
+            counted.clone().fold((0u128, 0u128), |(number, rates), peer| (number + 1, rates + u128::from(rate(peer))));
+        let floor = (rates / (4 * number)).max(1);
+        let weights: u128 = rates + floor * number;
+        let free_here = rest;
+        let held = |peer: usize| match peer == me {
+            true => free_here,
+            false => quota.held(&turn.here, peer).saturating_add(asked_of(peer)),
+        };
+        let total: u128 = counted.clone().map(|peer| held(peer).max(0) as u128).sum();
         let part = |peer: usize| {
             let weight = u128::from(rate(peer)) + floor;
             // Both factors are below 2⁶⁸; shift so that the product fits.
@@ -208,6 +213,7 @@ impl Quotas {
 
         // While requests wait somewhere, what is here may be what they need: it had better be found here than under way.
         let surplus = rest - part(me);
+        let mut ahead = Vec::new();
         let calm = activity.peers.iter().all(|peer| peer.short <= 0 || turn.here.now.mono >= peer.heard_at + SHORT);
         if surplus > 0 && calm && turn.here.config.ahead {
             // A site that lacks little is left alone: what it lacks changes faster than gifts arrive.
@@ -216,31 +222,33 @@ impl Quotas {
                 let missing = part.saturating_sub(held);
                 if missing > (part / 4).max(0) { missing } else { 0 }
             };
-            let poor: Vec<(usize, i64)> = counted
-                .iter()
-                .filter(|&&peer| peer != me)
-                .map(|&peer| (peer, deficit(peer)))
-                .filter(|&(_, missing)| missing > 0)
-                .collect();
+            let poor = others.map(|peer| (peer, deficit(peer))).filter(|&(_, missing)| missing > 0);
 
             // Each donor gives the part of a deficit that its surplus is of all: together they give no more than is missing.
-            let deficits: i128 = poor.iter().map(|&(_, missing)| i128::from(missing)).sum();
-            let surpluses: i128 = counted.iter().map(|&peer| i128::from((held(peer) - part(peer)).max(0))).sum();
+            let deficits: i128 = poor.clone().map(|(_, missing)| i128::from(missing)).sum();
+            let surpluses: i128 = match deficits {
+                0 => 0,
+                _ => counted.map(|peer| i128::from((held(peer) - part(peer)).max(0))).sum(),
+            };
             for (peer, missing) in poor {
                 let share = i128::from(missing) * i128::from(surplus) / surpluses.max(deficits).max(1);
                 let share = (share as i64).min(rest);
                 if share >= part(peer) / SMALL {
-                    gifts[peer] += share;
+                    ahead.push((peer, share));
                     rest -= share;
                 }
             }
         }
 
         assert!(rest >= 0, "more is given away than is free");
-        for (peer, gift) in gifts.into_iter().enumerate().filter(|(_, gift)| *gift > 0) {
-            turn.out.metrics.gifts_asked += u64::from(asked[peer] > 0);
-            turn.out.metrics.gifts_ahead += u64::from(asked[peer] <= 0);
-            self.give(turn, at, peer, gift);
+        let ahead_of = |peer: usize| ahead.iter().find(|(to, _)| *to == peer).map_or(0, |(_, share)| *share);
+        for peer in 0..turn.here.peers.len() {
+            let (asked, ahead) = (asked_of(peer), ahead_of(peer));
+            if asked + ahead > 0 {
+                turn.out.metrics.gifts_asked += u64::from(asked > 0);
+                turn.out.metrics.gifts_ahead += u64::from(asked <= 0);
+                self.give(turn, at, peer, asked + ahead);
+            }
         }
     }
 
@@ -509,17 +517,21 @@ impl Quota {
         share.free.max(0).saturating_add(self.under_way(here, peer, share))
     }
 
-    /// What this site gives each member where requests wait, of `free` tokens.
+    /// What this site gives each member where requests wait, of `free` tokens; empty if they wait nowhere.
     ///
     /// Every site that has tokens gives its part of what is missing, if all of it can be had. If not, they would be refused all the same,
     /// except for those that stay in line: these get what there is, if it suffices for the first of them.
     fn asked_for(&self, here: &Here, free: i64) -> Vec<i64> {
-        let mut gifts = vec![0i64; here.peers.len()];
-        let Some(activity) = &self.activity else { return gifts };
+        let Some(activity) = &self.activity else { return Vec::new() };
         let eligible = |peer: usize| peer != here.position && here.takes_gifts(peer);
         let members = 0..here.peers.len();
+        let mut short = members.clone().filter(|&peer| eligible(peer) && activity.peers[peer].short > 0).peekable();
+        if short.peek().is_none() {
+            return Vec::new();
+        }
+        let mut gifts = vec![0i64; here.peers.len()];
         let mut rest = free;
-        for poor in members.clone().filter(|&peer| eligible(peer) && activity.peers[peer].short > 0) {
+        for poor in short {
             let share = &activity.peers[poor];
             let coming = self.under_way(here, poor, share);
             let (missing, first) = (share.short - coming, share.first.saturating_sub(coming));

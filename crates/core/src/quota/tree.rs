@@ -85,15 +85,15 @@ impl Quotas {
         let mut path = Path::of(at);
         let mut below = at;
         while let Some(Parent { length, generation }) = self.list[below].parent() {
-            let (length, name) = (usize::from(length), &self.list[below].name);
+            // Nearly always it is known by its number, and no name has to be looked up. A charter of this turn may name another.
+            let Quota { name, above, counted_below, .. } = &self.list[below];
+            let noted = above.filter(|_| *counted_below == length).and_then(|number| self.position_of(number));
+            let length = usize::from(length);
             // Whatever a member has said, a name is longer than that of the one above it: nothing is its own parent.
-            if !is_name_below(name, length) {
+            if noted.is_none() && !is_name_below(name, length) {
                 return (path, Some(GONE));
             }
-            // Nearly always it stands where it stood, and nothing has to be looked up.
-            let hint = self.list[below].above as usize;
-            let stands = self.list.get(hint).is_some_and(|above| *above.name == name[..length]);
-            let above = if stands { Some(hint) } else { self.position(&name[..length]) };
+            let above = noted.or_else(|| self.position(&name[..length]));
             let Some(above) = above else { return (path, Some(Break::Unheard(length))) };
             let table = &self.list[above].avantan.share.table;
             match () {
@@ -215,8 +215,8 @@ impl Quotas {
         if bound > 0 {
             *self.index.children.entry(name[..usize::from(bound)].into()).or_default() += 1;
         }
-        let above = self.position(&name[..usize::from(bound)]).unwrap_or(at);
-        (self.list[at].counted_below, self.list[at].above) = (bound, above as u32);
+        let above = self.position(&name[..usize::from(bound)]).map(|above| self.list[above].number);
+        (self.list[at].counted_below, self.list[at].above) = (bound, above);
     }
 
     /// A quota of this name no longer counts as below the one whose name has so many bytes; zero for none.

@@ -253,6 +253,43 @@ fn question_that_comes_late_does_not_make_the_storage_that_asked_it_old() {
     assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 1));
 }
 
+/// A number is noted at one site for each storage that asks there, so that one may have noted a higher one for a storage than it took by
+/// the answers of the others.
+#[test]
+fn number_that_was_noted_for_a_storage_and_never_heard_by_it_does_not_make_it_old() {
+    let mut cluster = Cluster::new(5);
+    cluster.run(2 * SECOND);
+    cluster.kill(2);
+    // Site 0 alone hears of a storage that is gone again.
+    hello_of_other_storage(&mut cluster, 0, Some(Incarnation(1)));
+
+    // The next one reaches it alone too, in its first start, and is to come after that.
+    let others = [1, 3, 4];
+    cluster.hosts[2].put_back(Default::default());
+    cluster.cut = others.iter().flat_map(|&at| [(at, 2), (2, at)]).collect();
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    let noted = cluster.hosts[0].node.as_ref().expect("runs").peers()[2].noted.0;
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((noted, node.readiness()), (Incarnation(3), Readiness::Joining));
+
+    // In the second start the others let it in, and site 0 cannot be heard.
+    cluster.kill(2);
+    cluster.cut = vec![(0, 2)];
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    let lived = |cluster: &Cluster| {
+        let node = cluster.hosts[2].node.as_ref().expect("runs");
+        (node.readiness(), node.incarnation().0)
+    };
+    assert_eq!(lived(&cluster), (Readiness::Ready, 2));
+    cluster.kill(2);
+    cluster.cut.clear();
+    cluster.start(2);
+    cluster.run(3 * SECOND);
+    assert_eq!(lived(&cluster), (Readiness::Ready, 2), "site 0 has noted 3 for it");
+}
+
 /// The others crash at the moment when an old copy is put back, and know only what they have noted durably. A new incarnation
 /// counts its batches from one again.
 #[test]
