@@ -30,7 +30,7 @@ use slackline_core::object::{Abort, Cause, Home, ObjectKey, is_call};
 
 use crate::calls::{Functions, Missing, Treated, note};
 use crate::history::Fate;
-use crate::state::txns::{Blind, Plan, Program, Reads, Record, Running, Txns, member};
+use crate::state::txns::{Blind, Last, Plan, Program, Reads, Record, Running, Txns, member};
 use crate::state::{Phase, Simulation};
 use crate::world::World;
 use programs::is_list;
@@ -62,22 +62,41 @@ impl Simulation {
             return;
         }
 
-        // At the end each client reads everything once: what is there must be what the history says.
-        let is_last = self.txns.committed >= self.settings.options.transactions;
-        if is_last {
-            if self.phase != Phase::Healing || under_way > 0 || self.txns.finished.contains(&at) {
-                return;
+        if self.txns.committed >= self.settings.options.transactions {
+            if self.phase == Phase::Healing && under_way == 0 {
+                self.begin_last(world, at, site);
             }
-            let plan = self.plan_of_everything();
-            return self.begin_transaction(world, at, site, plan, true);
+            return;
         }
 
         for _ in under_way..AT_ONCE {
             let plan = self.plan_transaction();
-            self.begin_transaction(world, at, site, plan, false);
+            self.begin_transaction(world, at, site, plan, None);
             if self.rng.one_in(2) {
                 break;
             }
+        }
+    }
+
+    /// At the end each client writes every object at its home, which nothing may be in the way of for good, and then reads
+    /// everything: what is there must be what the history says.
+    fn begin_last(&mut self, world: &mut World, at: usize, site: usize) {
+        let home = self.clients.all[at].home;
+        if !self.txns.rewritten.contains(&at) && home < self.settings.homes {
+            let plan = self.plan_of_writes(home);
+            self.begin_transaction(world, at, site, plan, Some(Last::Writes));
+        } else if !self.txns.finished.contains(&at) {
+            let plan = self.plan_of_everything();
+            self.begin_transaction(world, at, site, plan, Some(Last::Reads));
+        }
+    }
+
+    /// A client's transaction was committed; perhaps it is one of its last.
+    fn note_last(&mut self, running: &Running) {
+        match running.last {
+            Some(Last::Writes) => self.txns.rewritten.push(running.client),
+            Some(Last::Reads) => self.txns.finished.push(running.client),
+            None => {}
         }
     }
 
@@ -86,7 +105,7 @@ impl Simulation {
         if (is_list(&key) || key.name.starts_with('r')) && self.ensure_session(world, at, at) {
             let updates = if writes { vec![0] } else { Vec::new() };
             let plan = Plan { gets: vec![key], updates, fresh: true, ..Plan::default() };
-            self.begin_transaction(world, at, at, plan, false);
+            self.begin_transaction(world, at, at, plan, None);
         }
     }
 
@@ -94,7 +113,7 @@ impl Simulation {
     pub(crate) fn begin_call(&mut self, world: &mut World, at: usize, call: ObjectKey, fresh: bool) {
         if self.ensure_session(world, at, at) {
             let plan = Plan { calls: vec![call], fresh, ..Plan::default() };
-            self.begin_transaction(world, at, at, plan, false);
+            self.begin_transaction(world, at, at, plan, None);
         }
     }
 
@@ -108,12 +127,19 @@ impl Simulation {
 
     /// What clients still wait for, in words.
     pub(crate) fn transactions_wait_for(&self) -> Vec<String> {
-        let Txns { committed, finished, reading, committing, .. } = &self.txns;
-        let done = format!("{committed} transactions committed, {} clients have read everything", finished.len());
+        let Txns { committed, rewritten, finished, reading, committing, .. } = &self.txns;
+        let (written, read) = (rewritten.len(), finished.len());
+        let done = format!(
+            "{committed} transactions committed, {written} clients have written everything, {read} have read it"
+        );
         // What they have read is long; who they are says where to look in the trace.
         let told = |running: &Running| {
-            let Running { client, site, is_last, program, reads, .. } = running;
-            let last = if *is_last { ", the last" } else { "" };
+            let Running { client, site, last, program, reads, .. } = running;
+            let last = match last {
+                Some(Last::Writes) => ", writing everything",
+                Some(Last::Reads) => ", reading everything",
+                None => "",
+            };
             let (since, answered) = (program.since, reads.answered);
             format!("client {client} through site {site} since {since}{last}, {answered} reads answered")
         };
@@ -125,7 +151,7 @@ impl Simulation {
     fn run_again(&mut self, world: &mut World, running: &Running) {
         let (at, mut plan, mut program) = (running.client, running.plan.clone(), running.program.clone());
         let site = self.clients.all[at].current;
-        if running.is_last || !self.ensure_session(world, at, site) {
+        if running.last.is_some() || !self.ensure_session(world, at, site) {
             return;
         }
 
@@ -154,18 +180,26 @@ impl Simulation {
 
         plan.fresh = true;
         self.probes.hit("transaction: run again");
-        self.begin_run(world, at, site, plan, program, false);
+        self.begin_run(world, at, site, plan, program, None);
     }
 
     /// Begins the first run of a program.
-    fn begin_transaction(&mut self, world: &mut World, at: usize, site: usize, plan: Plan, is_last: bool) {
+    fn begin_transaction(&mut self, world: &mut World, at: usize, site: usize, plan: Plan, last: Option<Last>) {
         let haste = if self.rng.one_in(2) { HASTE } else { 1 };
         let program = Program { nonce: self.rng.draw() | 1, since: world.now(), contended: 0, haste, before: None };
-        self.begin_run(world, at, site, plan, program, is_last);
+        self.begin_run(world, at, site, plan, program, last);
     }
 
     /// Begins a run of a program.
-    fn begin_run(&mut self, world: &mut World, at: usize, site: usize, plan: Plan, program: Program, is_last: bool) {
+    fn begin_run(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        site: usize,
+        plan: Plan,
+        program: Program,
+        last: Option<Last>,
+    ) {
         self.txns.labels += 1;
         let label = self.txns.labels;
         let (now, until) = (world.now(), world.now() + PATIENCE);
@@ -190,7 +224,7 @@ impl Simulation {
             draft: Draft::new(),
             reads: Reads { answered: 0, is_whole: false, until, gets, scans },
             record: Record { label, invoked: now, homes, ops: Vec::new(), blind: Vec::new() },
-            is_last,
+            last,
             has_written: false,
             treated: Treated::default(),
             refusals: 0,
@@ -337,9 +371,7 @@ impl Simulation {
             // It has read everything at one time: there is nothing to be judged.
             self.probes.hit("transaction: needs no judgement");
             self.txns.committed += 1;
-            if running.is_last {
-                self.txns.finished.push(running.client);
-            }
+            self.note_last(&running);
             return self.record(world.now(), running.client, running.record, Fate::Committed);
         }
 
@@ -416,9 +448,7 @@ impl Simulation {
                     1 => "transaction: committed in 1 phase",
                     _ => "transaction: committed in 2 phases",
                 });
-                if running.is_last {
-                    self.txns.finished.push(running.client);
-                }
+                self.note_last(&running);
                 self.count_treated(running.treated);
                 Fate::Committed
             }

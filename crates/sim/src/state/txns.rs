@@ -34,7 +34,9 @@ pub(crate) struct Txns {
     pub(crate) epochs: [u64; SETS as usize],
     /// All that was to be inserted into it.
     pub(crate) inserted: [Vec<u64>; SETS as usize],
-    /// Clients that have read everything at the end.
+    /// Clients that have written every object at their homes at the end.
+    pub(crate) rewritten: Vec<usize>,
+    /// Clients that have read everything then.
     pub(crate) finished: Vec<usize>,
     /// Homes whose loss is being accepted, and until when nobody else does it.
     pub(crate) accepting: Vec<(usize, u64)>,
@@ -72,14 +74,23 @@ pub(crate) struct Running {
     pub(crate) reads: Reads,
     /// What the history is told of it.
     pub(crate) record: Record,
-    /// True if it reads everything at the end.
-    pub(crate) is_last: bool,
+    /// What it does at the end, if it is one of the client's last.
+    pub(crate) last: Option<Last>,
     /// True if what it writes is in the draft.
     pub(crate) has_written: bool,
     /// What was done about calls that depend on what it writes.
     pub(crate) treated: Treated,
     /// The number of times that it was refused because of such calls.
     pub(crate) refusals: u32,
+}
+
+/// What a client does at the end, once each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Last {
+    /// It writes every object at its home.
+    Writes,
+    /// It reads everything.
+    Reads,
 }
 
 /// What a transaction reads.

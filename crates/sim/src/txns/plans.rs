@@ -189,6 +189,23 @@ impl Simulation {
         plan.fails = self.rng.one_in(25);
     }
 
+    /// At the end: every object at a home is written in one transaction.
+    pub(super) fn plan_of_writes(&mut self, home: usize) -> Plan {
+        let mut plan = Plan { fresh: true, ..Plan::default() };
+        let at_home = |key: &ObjectKey| usize::from(key.home) == home;
+        for (kind, count) in [('l', LISTS), ('r', REGISTERS)] {
+            plan.gets.extend((0..count).map(|number| self.object(kind, number)).filter(at_home));
+        }
+        plan.updates = (0..plan.gets.len()).collect();
+
+        // One always fits, see `delta`; a number takes the place of whatever is there.
+        let counters = (0..COUNTERS).map(|number| self.object('n', number)).filter(at_home);
+        plan.blind.extend(counters.map(|key| (key, Blind::Add(1))));
+        let mixed: Vec<ObjectKey> = (0..MIXED).map(|number| self.object('m', number)).filter(at_home).collect();
+        plan.blind.extend(mixed.into_iter().map(|key| (key, Blind::Put(self.value()))));
+        plan
+    }
+
     /// At the end: everything is read in one transaction.
     pub(super) fn plan_of_everything(&mut self) -> Plan {
         let mut plan = Plan { fresh: true, ..Plan::default() };
