@@ -111,6 +111,8 @@ impl End {
 pub(crate) enum Finish {
     /// The cluster refused. Printed with advice, if there is some.
     Refused(Refused),
+    /// The cluster refused, and the command can say it in better words: a sentence with the names that it was given.
+    RefusedAs(Refused, String),
     /// The cluster aborted a transaction; `txn explain` takes this id.
     Aborted(Refused, String),
     /// It may have been done or not.
@@ -152,11 +154,13 @@ impl Finish {
     /// The exit status.
     pub(crate) fn status(&self) -> u8 {
         match self {
-            Finish::Refused(refused) | Finish::Aborted(refused, _) if is_wrong_use(&refused.reason) => 2,
-            Finish::Refused(_) | Finish::Aborted(..) | Finish::WasRefused(..) | Finish::Failed(_) | Finish::Said(_) => {
-                1
+            Finish::Refused(refused) | Finish::RefusedAs(refused, _) | Finish::Aborted(refused, _)
+                if is_wrong_use(&refused.reason) =>
+            {
+                2
             }
-            Finish::NotAsExpected { .. } => 1,
+            Finish::Refused(_) | Finish::RefusedAs(..) | Finish::Aborted(..) | Finish::WasRefused(..) => 1,
+            Finish::Failed(_) | Finish::Said(_) | Finish::NotAsExpected { .. } => 1,
             Finish::Leaving(finish, _) => finish.status(),
             Finish::WrongUse(_) => 2,
             Finish::Unknown(_) | Finish::Interrupted => 3,
@@ -187,6 +191,7 @@ impl Finish {
                 reason.to_string()
             }
             Finish::Refused(refused) => format!("{refused}{}", advice(&refused.reason)),
+            Finish::RefusedAs(_, sentence) => sentence.clone(),
             Finish::Aborted(refused, operation) => {
                 format!("{refused}{}; `slackline txn explain {operation}` tells more", advice(&refused.reason))
             }
@@ -226,15 +231,19 @@ impl Finish {
                 json["message"] = json!(self.sentence());
                 return json;
             }
-            Finish::Refused(Refused { reason, .. }) if is_wrong_use(reason) => ("wrong_use", reason_json(reason)),
+            Finish::Refused(Refused { reason, .. }) | Finish::RefusedAs(Refused { reason, .. }, _)
+                if is_wrong_use(reason) =>
+            {
+                ("wrong_use", reason_json(reason))
+            }
             Finish::Aborted(Refused { reason, .. }, operation) => {
                 let mut json = reason_json(reason);
                 json["operation"] = json!(operation);
                 (if is_wrong_use(reason) { "wrong_use" } else { "refused" }, json)
             }
-            Finish::Refused(Refused { reason, .. }) | Finish::WasRefused(Refused { reason, .. }, _) => {
-                ("refused", reason_json(reason))
-            }
+            Finish::Refused(Refused { reason, .. })
+            | Finish::RefusedAs(Refused { reason, .. }, _)
+            | Finish::WasRefused(Refused { reason, .. }, _) => ("refused", reason_json(reason)),
             Finish::Interrupted => ("unknown", json!({ "why": "interrupted" })),
             Finish::Unknown(unknown) => ("unknown", json!({ "operation": unknown.name, "why": unknown.why.code() })),
             Finish::Failed(_) | Finish::Said(_) => ("failed", json!({})),
@@ -249,6 +258,35 @@ impl Finish {
 }
 
 impl Finish {
+    /// A quota was not created; its parent is the one that the command gave.
+    pub(crate) fn of_creation(not_done: NotDone, quota: &str, parent: Option<&str>) -> Self {
+        let (refused, parent) = match (not_done, parent) {
+            (NotDone::Refused(refused), Some(parent)) => (refused, parent),
+            (not_done, _) => return not_done.into(),
+        };
+        let sentence = match refused.reason {
+            Reason::InvalidParent => {
+                format!("{quota} cannot count in {parent}: its name is to be {parent}/ and more")
+            }
+            Reason::NoParent => format!(
+                "refused: {quota} cannot count in {parent}, which does not exist; create that with `slackline quota create`, or see \
+                 `slackline quota list`"
+            ),
+            Reason::ParentDiffers => format!(
+                "refused: {quota} exists, and does not count in {parent}; `slackline quota tree` shows in which it does, and to \
+                 change that it is deleted first"
+            ),
+            Reason::MixedRefill => format!(
+                "refused: one of {quota} and {parent} refills, and the other does not; give --refill to both, or to neither"
+            ),
+            Reason::TooDeep => {
+                format!("refused: {parent} is on the eighth level of its tree, and {quota} would be on the ninth")
+            }
+            _ => return Finish::Refused(refused),
+        };
+        Finish::RefusedAs(refused, sentence)
+    }
+
     /// A transaction was not done.
     pub(crate) fn of_transaction(not_done: NotDone, client: &Client) -> Self {
         match not_done {
@@ -318,6 +356,7 @@ fn advice(reason: &Reason) -> String {
         Reason::NoParent => "; create it with `slackline quota create`, or see `slackline quota list`",
         Reason::ParentDiffers => "; name that one, or delete the quota first",
         Reason::HasChildren => "; `slackline quota tree` shows them",
+        Reason::Refills => "; what was granted of it comes back by itself: see its rate with `slackline quota show`",
         Reason::AboveOut { .. } => "; release what was acquired",
         Reason::AboveLimit { .. } => "; ask for fewer",
         Reason::AboveGrant { .. } => "; say what was used of this grant",

@@ -13,6 +13,9 @@ const ROUND_TRIPS: Duration = Duration::from_millis(50);
 /// The time that a transaction's site may take to tell whom it asked. The transaction is done, and its command is to end.
 const COURSE: Duration = Duration::from_secs(1);
 
+/// Where the shortest round trip is below this, a busy site takes as long by itself, and the time of an answer says nothing.
+const FAR: Duration = Duration::from_millis(10);
+
 /// What a command knows of the sites that its answer came from.
 pub(crate) struct Answered {
     /// The site that answered; none where the command does not know it.
@@ -73,9 +76,10 @@ fn waiting(waited: &Waited, asked: &[String], took: Duration, shortest: Option<D
         _ if !asked.is_empty() => format!(", after asking {}", asked.join(" and ")),
         // A measured round trip may be too long by the time that a busy site took to answer, hence the half.
         (_, Some(shortest)) if took < shortest / 2 => ", without waiting for another region".to_owned(),
-        (Waited::Home(home), Some(shortest)) if took >= shortest => format!(", long enough to ask {home}, its home"),
-        (_, Some(shortest)) if took >= shortest => ", long enough to ask another region".to_owned(),
-        _ => String::new(),
+        (_, Some(shortest)) if took < shortest || shortest < FAR => String::new(),
+        (Waited::Home(home), Some(_)) => format!(", long enough to ask {home}, its home"),
+        (_, Some(_)) => ", long enough to ask another region".to_owned(),
+        (_, None) => String::new(),
     }
 }
 
@@ -125,6 +129,8 @@ mod tests {
             (Waited::Any, &[], 70, Some(70), ", long enough to ask another region"),
             (home(), &[], 70, Some(70), ", long enough to ask eu, its home"),
             (Waited::Any, &[], 1, None, ""),
+            (Waited::Any, &[], 20, Some(2), ""),
+            (home(), &[], 20, Some(2), ""),
             (Waited::Any, &both, 152, Some(70), ", after asking eu and ap"),
             (Waited::Every, &[], 1, None, ", after asking every site"),
             (Waited::Each { has_silent: false }, &[], 1, Some(70), ", by each site itself"),

@@ -306,7 +306,10 @@ fn quotas_in_a_tree_count_at_all_levels_across_regions() {
     assert_eq!(create("acme/batch", "30", &["--parent", "acme"])["outcome"], json!("done"));
     assert_eq!(create("acme/web", "20", &[])["reason"], json!("parent_differs"));
     assert_eq!(create("other", "20", &["--parent", "acme"])["reason"], json!("invalid_parent"));
-    assert_eq!(create("none/web", "20", &["--parent", "none"])["reason"], json!("no_parent"));
+    let orphan = create("none/web", "20", &["--parent", "none"]);
+    assert_eq!(orphan["reason"], json!("no_parent"));
+    let message = orphan["message"].as_str().unwrap_or_default();
+    assert!(message.starts_with("refused: none/web cannot count in none, which does not exist"), "{message}");
 
     // At one level, then at the next, with the tokens of all regions.
     let acquire = |name: &str, amount: &str, site: &str| {

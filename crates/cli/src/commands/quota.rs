@@ -94,7 +94,7 @@ impl Quota {
 /// Creates a quota
 ///
 /// Its tokens are spread over the sites: equally, or by recent demand if a quota of this name existed shortly before. Creating
-/// it again with the same limit and refill does nothing; with others it is refused.
+/// it again with the same limit and refill does nothing; with others it is refused (`slackline quota set` changes a limit).
 ///
 /// With --refill it is a token bucket: what was granted comes back by itself, and nobody releases it. In any T seconds, over all
 /// sites, at most the limit and what is refilled in T is granted. Each site refills by the slower of its two clocks, at an equal part of
@@ -169,7 +169,8 @@ impl Create {
             if let Some(parent) = &parent {
                 call = call.below(parent);
             }
-            let limit = call.await.done()?;
+            let done = call.await.done();
+            let limit = done.map_err(|not_done| Finish::of_creation(not_done, &name, parent.as_deref()))?;
             let rate = refill.and_then(|Refill { tokens, period }| refill_millionths(tokens, period)).unwrap_or(0);
             let refills = refill_text(rate);
             let json = json!({

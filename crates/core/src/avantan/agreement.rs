@@ -703,8 +703,9 @@ impl<A: Amount> Avantan<A> {
 
     fn decide_if_chosen(&mut self, site: Membership, step: &mut Step<A>) {
         let Role::Collecting { votes, .. } = &self.role else { return };
-        // Of a member that is gone by now no vote counts.
-        if votes.iter().filter(|vote| site.is_present(**vote)).count() < site.majority() {
+        // A vote is heard only where both sites count the same members as when it was asked for: none is of one that is gone by now.
+        assert!(votes.iter().all(|vote| site.is_present(*vote)), "a member that is gone has a vote");
+        if votes.len() < site.majority() {
             return;
         }
 
