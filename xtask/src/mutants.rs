@@ -10,12 +10,16 @@
 //! - `states`: how many states of each of these are explored, if not 400,000;
 //! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
 //! - `invariant`: the name that the report must have; several, separated by `|`, where one bug may show as either.
+//!
+//! `seeds.txt` beside the patches has the seed of the sweep that caught each one last. That seed is tried first, and the others only
+//! if it does not catch it any more; each run writes the file anew.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -27,6 +31,8 @@ use crate::{cargo, root};
 const SEEDS: &str = "1..200";
 /// How many states of each setup are explored where `setups` names some, and the patch does not say.
 const MODEL_STATES: &str = "400000";
+/// The seed of the sweep that caught each bug last.
+const CAUGHT: &str = "xtask/mutants/seeds.txt";
 /// How many bugs are planted at the same time, each in a copy of its own. While one is compiled, which is mostly the work of one
 /// thread, the sweep of another has the other cores.
 const AT_ONCE: usize = 2;
@@ -45,6 +51,14 @@ struct Mutant {
 }
 
 impl Mutant {
+    /// True if a seed is one of those within which the sweep must catch it.
+    fn has_seed(&self, seed: &str) -> bool {
+        let ends =
+            self.seeds.split_once("..").and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+        let seed: Option<u64> = seed.parse().ok();
+        ends.zip(seed).is_some_and(|((first, last), seed)| (first..=last).contains(&seed))
+    }
+
     /// True if a line tells of an invariant that was named in advance.
     fn names(&self, line: &str) -> bool {
         self.invariants.iter().any(|invariant| line.contains(invariant.as_str()))
@@ -60,16 +74,17 @@ pub(crate) fn mutants(names: &[&str]) -> bool {
             return false;
         }
     };
+    let caught = Mutex::new(read_caught());
     println!("{:<34} {:<28} {:>6}  result", "mutant", "invariant", "time");
     let next = AtomicUsize::new(0);
     let failed = AtomicUsize::new(0);
     thread::scope(|scope| {
         for worker in 0..AT_ONCE {
-            let (mutants, next, failed) = (&mutants, &next, &failed);
+            let (mutants, next, failed, caught) = (&mutants, &next, &failed, &caught);
             scope.spawn(move || {
                 let work = root().join(format!("target/mutants/{worker}"));
                 while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    failed.fetch_add(usize::from(!report(mutant, &work)), Ordering::Relaxed);
+                    failed.fetch_add(usize::from(!report(mutant, &work, caught)), Ordering::Relaxed);
                 }
             });
         }
@@ -80,9 +95,14 @@ pub(crate) fn mutants(names: &[&str]) -> bool {
 }
 
 /// Plants one bug, and prints a line about it; true if it was caught as it should be.
-fn report(mutant: &Mutant, work: &Path) -> bool {
+fn report(mutant: &Mutant, work: &Path, caught: &Mutex<BTreeMap<String, String>>) -> bool {
     let start = Instant::now();
-    let result = plant(mutant, work);
+    let last = caught.lock().expect("nobody panics with it").get(&mutant.name).cloned();
+    let result = plant(mutant, work, last);
+    let seed = result.as_ref().ok().and_then(|said| said.strip_prefix("seed ")?.split_once(':'));
+    if let Some((seed, _)) = seed {
+        note_caught(&mut caught.lock().expect("nobody panics with it"), &mutant.name, seed);
+    }
     let seconds = start.elapsed().as_secs();
     let is_good = result.is_ok();
     println!(
@@ -169,8 +189,25 @@ fn parse(name: String, text: &str) -> Result<Mutant, String> {
     })
 }
 
-/// Builds a copy with the bug in it, and runs the check. What caught it, or why it was not caught.
-fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
+/// The seed that caught each bug last, by its name; none where there is no such file.
+fn read_caught() -> BTreeMap<String, String> {
+    let text = fs::read_to_string(root().join(CAUGHT)).unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.split_once(' '));
+    pairs.map(|(name, seed)| (name.to_owned(), seed.trim().to_owned())).collect()
+}
+
+/// Notes the seed that caught a bug. It only says where to look first, so a file that cannot be written is no failure.
+fn note_caught(caught: &mut BTreeMap<String, String>, name: &str, seed: &str) {
+    if caught.insert(name.to_owned(), seed.to_owned()).as_deref() != Some(seed) {
+        caught.retain(|name, _| root().join(format!("xtask/mutants/{name}.patch")).exists());
+        let lines: String = caught.iter().map(|(name, seed)| format!("{name} {seed}\n")).collect();
+        let _ = fs::write(root().join(CAUGHT), lines);
+    }
+}
+
+/// Builds a copy with the bug in it, and runs the check, in the sweep with the seed first that caught it `last`. What caught it, or why it
+/// was not caught.
+fn plant(mutant: &Mutant, work: &Path, last: Option<String>) -> Result<String, String> {
     let copy = work.join("source");
     copy_checkout(&copy)?;
     let patch = work.join("planted.patch");
@@ -223,13 +260,21 @@ fn plant(mutant: &Mutant, work: &Path) -> Result<String, String> {
         return Err(format!("does not build: {}", String::from_utf8_lossy(&built.stderr).trim()));
     }
     // Another invariant may notice it first: the one that was named in advance must do so too, in a later seed.
-    let arguments = match &mutant.setups {
-        _ if mutant.check == "sweep" => vec![mutant.seeds.as_str(), "--no-probes", "--keep-going"],
-        Some(word) => vec![mutant.states.as_str(), word.as_str()],
-        None => Vec::new(),
+    let program = target.join("release").join(binary);
+    let run = |arguments: &[&str]| {
+        let found = findings(&program, arguments, |line| mutant.names(line));
+        found.map_err(|error| format!("{binary} does not run: {error}"))
     };
-    let found = findings(&target.join("release").join(binary), &arguments, |line| mutant.names(line));
-    let (named, first) = found.map_err(|error| format!("{binary} does not run: {error}"))?;
+    let sweep = |seeds: &str| run(&[seeds, "--no-probes", "--keep-going"]);
+    let (named, first) = match (&*mutant.check, &mutant.setups) {
+        ("model", Some(word)) => run(&[mutant.states.as_str(), word.as_str()])?,
+        ("model", None) => run(&[])?,
+        _ => {
+            let last = last.filter(|last| mutant.has_seed(last));
+            let again = last.map(|last| sweep(&last)).transpose()?.filter(|(named, _)| named.is_some());
+            again.map_or_else(|| sweep(&mutant.seeds), Ok)?
+        }
+    };
     match (named, first) {
         (Some(named), _) => Ok(named.chars().take(90).collect()),
         (None, Some(first)) => Err(format!("caught by another invariant: {first}")),
