@@ -259,6 +259,13 @@ impl Identity {
         refusing.map(|(_, welcome)| welcome.known).max()
     }
 
+    /// The highest incarnation that this new storage comes after by what was answered: that of who has noted nothing for it, and the one below
+    /// the highest that was noted for it. None before there was an answer.
+    pub(super) fn comes_after(&self) -> Option<Incarnation> {
+        let noted = self.asking.welcomes.iter().filter_map(|(_, welcome)| welcome.noted.0.checked_sub(1));
+        self.predecessor().max(noted.max().map(Incarnation))
+    }
+
     /// True if another site has answered this start's question.
     pub(super) fn has_answered(&self, peer: usize) -> bool {
         self.asking.welcomes.iter().any(|(position, _)| *position == peer)

@@ -5,9 +5,10 @@
 //!
 //! - **New storage** *joins*: it draws a nonce, makes it durable, and asks all others what they know (`Hello`). Each
 //!   durably notes, for this nonce, an incarnation above all that it ever heard of or noted for this site, before it
-//!   answers (`Welcome`). The site takes the highest of the answers, once a majority of *all* has answered, counted
-//!   without itself and without those that are joining too; or once every other site has answered, which is how a new
-//!   cluster starts. So two storages of one site never get the same incarnation, and only the very first gets 1.
+//!   answers (`Welcome`). The site takes a number once a majority of *all* has noted just that one, counted without itself
+//!   and without those that are joining too; or once every other site has, which is how a new cluster starts. Where they
+//!   have noted different ones, it asks for the highest. Any two majorities share a site, and no site notes one number for
+//!   two storages: so two storages of one site never get the same incarnation, and only the very first gets 1.
 //! - **New storage of a site that others know** waits for a person's word. To note a higher incarnation is to declare
 //!   the earlier storage lost, and an empty directory is no evidence of that: the volume may just not be mounted. So a
 //!   site that knows an earlier incarnation notes nothing, and says so, unless the question carries the word
@@ -76,12 +77,12 @@ impl Node {
                 // Of each site the last answer counts, and only to this very question: an earlier start may have heard
                 // less.
                 if (nonce, start) == (self.identity.nonce, self.identity.asking.start) {
-                    let before = self.identity.predecessor();
+                    let before = self.identity.comes_after();
                     let welcome = Welcome { established, known, noted, position, forgotten: *forgotten };
                     self.identity.asking.welcomes.retain(|(peer, _)| *peer != from);
                     self.identity.asking.welcomes.push((from, welcome));
                     // Where a person's word is at hand, it asks again at once, about what it is to take the place of.
-                    if self.config.new_storage && self.identity.predecessor() > before {
+                    if self.config.new_storage && self.identity.comes_after() > before {
                         self.identity.asking.hello_at = now.mono;
                     }
                     self.take_over_seats(now, roster.map(|roster| *roster));
@@ -148,6 +149,8 @@ impl Node {
         let peer = &mut self.peers[from];
         let known = peer.incarnation.max(peer.noted.0);
         let permitted = replaces.is_some_and(|highest| known <= highest);
+        // Sites of an earlier version carry the word and do not say over what.
+        let asked = replaces.filter(|highest| *highest < Incarnation::GONE).unwrap_or_default();
 
         // A storage that asks as a new one after it took up what was noted for it is an old copy of itself.
         let mut is_noted = peer.is_noted_for(nonce);
@@ -167,12 +170,14 @@ impl Node {
         }
 
         // To note an incarnation is to declare the storage of every earlier one lost. That is a person's to say: what
-        // asks may be the empty directory beneath a volume that is not mounted.
-        if is_new && !is_noted && !peer.gone && (known == Incarnation(0) || permitted) {
+        // asks may be the empty directory beneath a volume that is not mounted. One that is noted already is raised where
+        // others have noted a higher one, and the storage asks for that: a majority is to note the same.
+        let is_due = if is_noted { asked >= known } else { known == Incarnation(0) || permitted };
+        if is_new && !peer.gone && is_due {
             if self.identity.readiness == Readiness::Confirming {
                 return None;
             }
-            peer.noted = (Incarnation(known.0 + 1), nonce);
+            peer.noted = (Incarnation(known.max(asked).0 + 1), nonce);
             peer.replaced = peer.incarnation;
             assert!(peer.noted.0 > peer.incarnation, "an incarnation is noted for new storage that another one has");
             self.identity.touch_peer(from);
@@ -279,7 +284,7 @@ impl Node {
                 nonce: self.identity.nonce,
                 start: self.identity.asking.start,
                 is_new: self.identity.incarnation == Incarnation(0),
-                replaces: self.config.new_storage.then(|| self.identity.predecessor().unwrap_or_default()),
+                replaces: self.config.new_storage.then(|| self.identity.comes_after().unwrap_or_default()),
             });
             sends.extend(others.clone().map(|peer| (peer.site, hello.clone())));
         }
@@ -332,16 +337,21 @@ impl Node {
                     return;
                 }
 
-                // A majority of all members without this one, and without those that are joining: any two of those
-                // share a site, which has noted different incarnations for different storages. Or else every other
-                // site, as in a new cluster.
-                let established = identity.asking.welcomes.iter().filter(|(_, welcome)| welcome.established).count();
-                let all = identity.asking.welcomes.len() == members - 1;
-                if established < majority && !all {
+                // A majority of all members without this one, and without those that are joining, has noted the same: any
+                // two of those share a site, which has noted different incarnations for different storages. Or else
+                // every other site has, as in a new cluster. Of different numbers the highest is asked for.
+                let welcomes = || identity.asking.welcomes.iter().map(|(_, welcome)| welcome);
+                let highest = welcomes().map(|welcome| welcome.noted).max().unwrap_or(Incarnation(1));
+                let agreeing = || welcomes().filter(|welcome| welcome.noted == highest);
+                let established = agreeing().filter(|welcome| welcome.established).count();
+                if established < majority && agreeing().count() < members - 1 {
+                    // The word was given at an earlier start, to another storage too.
+                    if !self.config.new_storage && welcomes().any(|welcome| welcome.noted != highest) {
+                        identity.readiness = Readiness::AwaitingNewStorage;
+                    }
                     return;
                 }
-                let highest = identity.asking.welcomes.iter().map(|(_, welcome)| welcome.noted).max();
-                identity.incarnation = highest.unwrap_or(Incarnation(1));
+                identity.incarnation = highest;
                 identity.readiness = Readiness::Ready;
                 identity.asking.welcomes.drain(..).for_each(|(_, welcome)| self.chapters.take_over(welcome.forgotten));
             }

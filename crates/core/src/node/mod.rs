@@ -167,9 +167,9 @@ impl Node {
         self.identity.incarnation
     }
 
-    /// The highest incarnation that another site knows of this one, while its new storage waits for a person's word.
+    /// The highest incarnation that this new storage would come after, while it waits for a person's word.
     pub fn predecessor(&self) -> Option<Incarnation> {
-        self.identity.predecessor().filter(|_| self.readiness() == Readiness::AwaitingNewStorage)
+        self.identity.comes_after().filter(|_| self.readiness() == Readiness::AwaitingNewStorage)
     }
 
     /// The members, and those that were.

@@ -65,8 +65,9 @@ pub enum SiteMessage {
         /// True if the storage has no incarnation yet.
         is_new: bool,
         /// The highest incarnation in whose place the storage may come: a person has said that the storage of all up to this one is lost,
-        /// and it is the highest of which the asking site has been told. At a site that knows a later one the question changes nothing; so
-        /// a question that comes late takes the place of nothing that came after it was asked. None without that word.
+        /// and it is the highest of which the asking site has been told, or the one below the highest that was noted for it: then all note
+        /// that one. At a site that knows a later one the question changes nothing; so a question that comes late takes the place of
+        /// nothing that came after it was asked. None without that word.
         replaces: Option<Incarnation>,
     },
     /// Answers `Hello`.

@@ -190,6 +190,42 @@ fn new_storage_that_one_site_knows_waits_for_a_persons_word() {
     assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 2));
 }
 
+/// Two storages of one site ask at once, each with a person's word, and some sites hear the one first and some the other. Were the highest
+/// number taken that one site has noted, both could take the same.
+#[test]
+fn two_new_storages_that_ask_at_once_get_different_numbers() {
+    let mut cluster = Cluster::new(5);
+    cluster.run(2 * SECOND);
+    cluster.kill(2);
+    hello_of_other_storage(&mut cluster, 4, Some(Incarnation(1)));
+    hello_of_other_storage(&mut cluster, 0, Some(Incarnation(1)));
+    let noted =
+        |cluster: &Cluster| [0, 1, 3, 4].map(|at| cluster.hosts[at].node.as_ref().expect("runs").peers()[2].noted);
+    assert_eq!(noted(&cluster).map(|(number, _)| number.0), [2, 1, 1, 2]);
+
+    // This one is heard by a majority, of which one knows the other storage: each of these notes the number that it takes.
+    cluster.hosts[2].put_back(Default::default());
+    cluster.cut = vec![(0, 2), (2, 0)];
+    cluster.start(2);
+    cluster.run(SECOND);
+    let node = cluster.hosts[2].node.as_ref().expect("runs");
+    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 3));
+    let [(zero, other), rest @ ..] = noted(&cluster);
+    assert_eq!((zero, other), (Incarnation(2), 77));
+    assert!(
+        rest.iter().all(|&(number, nonce)| number == Incarnation(3) && nonce == rest[0].1 && nonce != 77),
+        "it takes a number that others have not noted: {rest:?}"
+    );
+
+    // The other one asks again, and is to come after it.
+    hello_of_other_storage(&mut cluster, 1, Some(Incarnation(2)));
+    assert_eq!(noted(&cluster)[1], rest[0], "it was told of no more than 2");
+    hello_of_other_storage(&mut cluster, 1, Some(Incarnation(3)));
+    assert_eq!(noted(&cluster)[1], (Incarnation(4), 77));
+    hello_of_other_storage(&mut cluster, 0, Some(Incarnation(3)));
+    assert_eq!(noted(&cluster)[0], (Incarnation(4), 77), "the number that was noted for it here is raised");
+}
+
 /// Who waits for a person's word knows that the cluster is not new, and has forgotten what it knew of the others: it vouches for
 /// nobody. Else sites that have all forgotten would begin again together.
 #[test]
