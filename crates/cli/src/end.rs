@@ -269,8 +269,8 @@ impl Finish {
                 format!("{quota} cannot count in {parent}: its name is to be {parent}/ and more")
             }
             Reason::NoParent => format!(
-                "refused: {quota} cannot count in {parent}, which does not exist; create that with `slackline quota create`, or see \
-                 `slackline quota list`"
+                "refused: {quota} cannot count in {parent}: that, or a quota above it, does not exist; create it with `slackline quota \
+                 create`, or see `slackline quota list`"
             ),
             Reason::ParentDiffers => format!(
                 "refused: {quota} exists, and does not count in {parent}; `slackline quota tree` shows in which it does, and to \

@@ -309,7 +309,10 @@ fn quotas_in_a_tree_count_at_all_levels_across_regions() {
     let orphan = create("none/web", "20", &["--parent", "none"]);
     assert_eq!(orphan["reason"], json!("no_parent"));
     let message = orphan["message"].as_str().unwrap_or_default();
-    assert!(message.starts_with("refused: none/web cannot count in none, which does not exist"), "{message}");
+    assert!(
+        message.starts_with("refused: none/web cannot count in none: that, or a quota above it, does not exist"),
+        "{message}"
+    );
 
     // At one level, then at the next, with the tokens of all regions.
     let acquire = |name: &str, amount: &str, site: &str| {

@@ -2,7 +2,11 @@
 //!
 //! A state is the agreements of four sites on one entity, the changes that each knows of, the votes for the next one, and the messages
 //! under way. The fourth site joins by the first change, and a site is declared lost by the second. From each state every message may be
-//! delivered next, or never; each site may lead a round, build, grant a token, or learn of a change that is decided.
+//! delivered next, or never; each site may lead a round, build, grant a token, or learn of a change that is decided. One that leads a
+//! round then may ask again: by the members that it knows now.
+//!
+//! Four sites are too few to see that a vote of a member that is gone must not count: of the three that are left, who hears another vote
+//! has two. A unit test of the agreement shows that, with six.
 //!
 //! That a change itself is decided once is the same agreement's, and checked with it ([`crate::avantan`]): here one is decided as soon as
 //! a majority of the members that the last one left may vote for it. What a vote asks of a site is the product's rule: everything that
@@ -64,6 +68,8 @@ pub struct Site {
     avantan: Avantan,
     /// The number of changes that it knows of.
     number: u64,
+    /// The number that it knew of when it last asked for reports or votes.
+    asked: u64,
 }
 
 /// A message under way.
@@ -102,6 +108,8 @@ pub enum Action {
     Start(usize, Intent),
     /// A leader stops waiting for reports.
     Build(usize),
+    /// A leader asks again for what is missing, after it has learned of a change.
+    Repeat(usize),
     /// A client is granted a token.
     Acquire(usize),
     /// The next change is decided.
@@ -155,6 +163,11 @@ impl Setup {
         }));
         state.broken |= sound.is_err();
 
+        let asks =
+            |(_, message): &(SiteId, Message)| matches!(message, Message::Election { .. } | Message::Accept { .. });
+        if step.sends.iter().any(asks) {
+            state.sites[at].asked = number;
+        }
         for (to, message) in step.sends {
             let is_vote = matches!(
                 message,
@@ -204,6 +217,7 @@ pub(crate) fn trace(setup: &Setup, actions: Vec<Action>) -> Vec<String> {
             }
             Action::Start(at, intent) => format!("S{} starts an election: {}", at + 1, aim(intent)),
             Action::Build(at) => format!("S{} stops waiting for reports", at + 1),
+            Action::Repeat(at) => format!("S{} asks again", at + 1),
             Action::Acquire(at) => format!("S{} grants a token", at + 1),
             Action::Change => format!("change {} is decided", state.changes + 1),
             Action::Learn(at) => format!("S{} learns of change {}", at + 1, state.sites[*at].number + 1),
@@ -246,7 +260,7 @@ impl Model for Setup {
                 }
                 false => Share::default(),
             };
-            Site { avantan: Avantan::restore(share), number: self.knows[at] }
+            Site { avantan: Avantan::restore(share), number: self.knows[at], asked: self.knows[at] }
         };
         vec![State {
             sites: (0..=FIRST).map(site).collect(),
@@ -292,6 +306,9 @@ impl Model for Setup {
             if let Role::Electing { .. } = site.avantan.role() {
                 actions.push(Action::Build(at));
             }
+            if *site.avantan.role() != Role::Idle && site.asked < site.number {
+                actions.push(Action::Repeat(at));
+            }
             if state.left > 0 && share.free() > 0 {
                 actions.push(Action::Acquire(at));
             }
@@ -315,6 +332,7 @@ impl Model for Setup {
             Action::Build(at) => self.step(&mut state, at, &|avantan, site, step| {
                 avantan.build(site, step);
             }),
+            Action::Repeat(at) => self.step(&mut state, at, &|avantan, site, step| avantan.repeat(site, step)),
             Action::Acquire(at) => {
                 state.sites[at].avantan.share.tokens -= 1;
                 state.acquired += 1;

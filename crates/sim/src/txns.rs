@@ -123,6 +123,13 @@ impl Simulation {
             && self.txns.reading.is_empty()
             && self.txns.committing.is_empty()
             && self.txns.finished.len() >= self.settings.members.len().min(self.clients.all.len())
+            && self.homes_are_rewritten()
+    }
+
+    /// True if all objects of each home were written at the end, by one of its clients.
+    fn homes_are_rewritten(&self) -> bool {
+        let written = |home: usize| self.txns.rewritten.iter().any(|at| self.clients.all[*at].home == home);
+        (0..self.settings.homes).all(written)
     }
 
     /// What clients still wait for, in words.

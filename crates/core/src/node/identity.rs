@@ -266,6 +266,28 @@ impl Identity {
         self.predecessor().max(noted.max().map(Incarnation))
     }
 
+    /// The incarnation that this new storage may take, one of so many members: that which a majority of all has noted, without this site and
+    /// without those that are joining. Any two of those share a site, which has noted different incarnations for different storages. Or
+    /// else that which every other site has noted, as in a new cluster; the first, if there is none.
+    pub(super) fn agreed(&self, members: usize) -> Option<Incarnation> {
+        if members == 1 {
+            return Some(Incarnation(1));
+        }
+        let welcomes = || self.asking.welcomes.iter().map(|(_, welcome)| welcome);
+        let is_agreed = |number: &Incarnation| {
+            let alike = || welcomes().filter(|welcome| welcome.noted == *number);
+            let established = alike().filter(|welcome| welcome.established).count();
+            established > members / 2 || alike().count() == members - 1
+        };
+        welcomes().map(|welcome| welcome.noted).find(is_agreed)
+    }
+
+    /// True if others have noted different incarnations for this new storage.
+    pub(super) fn is_split(&self) -> bool {
+        let mut noted = self.asking.welcomes.iter().map(|(_, welcome)| welcome.noted);
+        noted.next().is_some_and(|first| noted.any(|other| other != first))
+    }
+
     /// True if another site has answered this start's question.
     pub(super) fn has_answered(&self, peer: usize) -> bool {
         self.asking.welcomes.iter().any(|(position, _)| *position == peer)

@@ -177,8 +177,11 @@ impl Node {
             if self.identity.readiness == Readiness::Confirming {
                 return None;
             }
+            // What is raised was noted over the incarnation that was known then: another one may have come since.
+            if !is_noted {
+                peer.replaced = peer.incarnation;
+            }
             peer.noted = (Incarnation(known.max(asked).0 + 1), nonce);
-            peer.replaced = peer.incarnation;
             assert!(peer.noted.0 > peer.incarnation, "an incarnation is noted for new storage that another one has");
             self.identity.touch_peer(from);
             is_noted = true;
@@ -337,21 +340,15 @@ impl Node {
                     return;
                 }
 
-                // A majority of all members without this one, and without those that are joining, has noted the same: any
-                // two of those share a site, which has noted different incarnations for different storages. Or else
-                // every other site has, as in a new cluster. Of different numbers the highest is asked for.
-                let welcomes = || identity.asking.welcomes.iter().map(|(_, welcome)| welcome);
-                let highest = welcomes().map(|welcome| welcome.noted).max().unwrap_or(Incarnation(1));
-                let agreeing = || welcomes().filter(|welcome| welcome.noted == highest);
-                let established = agreeing().filter(|welcome| welcome.established).count();
-                if established < majority && agreeing().count() < members - 1 {
-                    // The word was given at an earlier start, to another storage too.
-                    if !self.config.new_storage && welcomes().any(|welcome| welcome.noted != highest) {
+                let Some(agreed) = identity.agreed(members) else {
+                    // Of different numbers the highest is asked for. These come of a word that was given at an earlier
+                    // start, and to another storage too.
+                    if identity.is_split() && !self.config.new_storage {
                         identity.readiness = Readiness::AwaitingNewStorage;
                     }
                     return;
-                }
-                identity.incarnation = highest;
+                };
+                identity.incarnation = agreed;
                 identity.readiness = Readiness::Ready;
                 identity.asking.welcomes.drain(..).for_each(|(_, welcome)| self.chapters.take_over(welcome.forgotten));
             }

@@ -21,8 +21,8 @@ impl Timers {
     #[inline]
     pub(super) fn push(&mut self, entry: (u64, u32)) {
         // One that is later than those that follow it would keep them all out of the run: it makes room.
-        if let Some(late) = self.run.pop_back_if(|last| *last > entry) {
-            self.others.push(Reverse(late));
+        if self.run.back().is_some_and(|last| *last > entry) {
+            self.others.extend(self.run.pop_back().map(Reverse));
         }
         if self.run.back().is_none_or(|last| *last <= entry) {
             self.run.push_back(entry);

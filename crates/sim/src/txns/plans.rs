@@ -198,9 +198,12 @@ impl Simulation {
         }
         plan.updates = (0..plan.gets.len()).collect();
 
-        // One always fits, see `delta`; a number takes the place of whatever is there.
-        let counters = (0..COUNTERS).map(|number| self.object('n', number)).filter(at_home);
-        plan.blind.extend(counters.map(|key| (key, Blind::Add(1))));
+        // One fits, up or down: of those that may be at an end of the range it is drawn anew at each try. A number takes the place of
+        // whatever is there.
+        for number in 0..COUNTERS {
+            let one = if number >= 2 && self.rng.one_in(2) { -1 } else { 1 };
+            plan.blind.extend([self.object('n', number)].into_iter().filter(at_home).map(|key| (key, Blind::Add(one))));
+        }
         let mixed: Vec<ObjectKey> = (0..MIXED).map(|number| self.object('m', number)).filter(at_home).collect();
         plan.blind.extend(mixed.into_iter().map(|key| (key, Blind::Put(self.value()))));
         plan
