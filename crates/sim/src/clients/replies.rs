@@ -311,8 +311,10 @@ impl Simulation {
                 _ => {}
             },
             (Operation::ExtendGrant { .. }, Outcome::Extended { .. }) => self.probes.hit("operation: extended"),
-            (Operation::ReleaseGrant { used: 1.., .. }, Outcome::Released { .. }) => {
+            (Operation::ReleaseGrant { grant, used: 1.. }, Outcome::Released { .. }) => {
                 self.probes.hit("operation: settled");
+                // A release of the rest that was sent after it may have been refused while this was in doubt.
+                self.release_grant_again(world, at, *grant);
             }
             (Operation::ReleaseGrant { grant, .. }, outcome) => match outcome {
                 Outcome::Released { .. } => self.probes.hit("operation: released by grant"),
