@@ -118,7 +118,8 @@ impl<A: Amount> Avantan<A> {
     /// The answer to the question of `member`, whose present incarnation is this one: nothing while a vote or a promise of a
     /// predecessor may count here.
     pub fn no_vote(&self, member: SiteId, present: Incarnation, token: u64) -> Option<NoVote<A>> {
-        // An election here that has the predecessor's report might still build a value on it.
+        // An election here that has the predecessor's report might still build a value on it. A new incarnation that promises its ballot,
+        // below, is safe from that; one of an earlier version does not.
         if self.has_report_before(member, present) {
             return None;
         }
