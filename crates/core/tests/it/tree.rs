@@ -219,6 +219,8 @@ fn child_of_a_parent_that_was_deleted_grants_nothing_and_can_be_deleted() {
 
     // One of the same name is another quota.
     assert_eq!(cluster.done(2, create("a", 30, "")), Outcome::Created { limit: 30 });
+    cluster.run(SECOND);
+    assert_eq!(cluster.share(0, "a").table.limit, Some(30), "the site that is asked has heard of it");
     assert_eq!(cluster.done(0, acquire("a/b", 1, Hold::Counted)), refused(Refusal::NoParent));
     assert_eq!(cluster.done(0, delete("a/b")), Outcome::Deleted);
 }
