@@ -410,38 +410,48 @@ mod tests {
     use super::*;
     use crate::clock::{MILLISECOND, SECOND};
 
+    /// The time at the site that looks.
+    const NOW: Now = Now { wall: 1_000 * SECOND as i64, mono: 100 * SECOND };
+
+    /// The offset of a clock that is `off`, from an exchange that was sent at a monotonic time; the clock stands so since another.
+    fn exchange(off: i64, (since, sent): (u64, u64)) -> Offset {
+        let at = |mono: u64| Now { wall: NOW.wall - (NOW.mono - mono) as i64, mono };
+        let there = at(sent + 40 * MILLISECOND).wall + off;
+        Offset { since, ..Offset::measure(at(sent), there, at(sent + 80 * MILLISECOND)) }
+    }
+
+    /// What the first of several members sees. Each other one's clock was compared so, or it is down.
+    fn seen<T>(clocks: &[Option<Offset>], look: impl FnOnce(&Here) -> T) -> T {
+        let members: Vec<SiteId> = (0..=clocks.len() as u16).map(|region| SiteId::new(region, 0)).collect();
+        let peer = |(site, offset): (&SiteId, &Option<Offset>)| {
+            let heard = offset.map(|_| NOW.mono - SECOND / 2);
+            Peer { site: *site, heard, offset: *offset, ..Peer::default() }
+        };
+        let peers: Vec<Peer> = members.iter().zip([None].iter().chain(clocks)).map(peer).collect();
+        let config = Config::new(members[0], members.clone());
+        look(&Here {
+            now: NOW,
+            uptime: 0,
+            steady: 0,
+            site: Membership::first(members[0], Incarnation(1), &members),
+            position: 0,
+            peers: &peers,
+            config: &config,
+            has_room: true,
+            drained: None,
+            under_way: 0,
+        })
+    }
+
     /// Of three sites one clock was wrong, and then the other one; never both.
     #[test]
     fn wrong_clocks_at_different_times_set_no_time_that_a_majority_agrees_on() {
-        let now = Now { wall: 1_000 * SECOND as i64, mono: 100 * SECOND };
         let behind = -19 * SECOND as i64;
-        let members: Vec<SiteId> = (0..3).map(|region| SiteId::new(region, 0)).collect();
-        let config = Config::new(members[0], members.clone());
-        let at = |mono: u64| Now { wall: now.wall - (now.mono - mono) as i64, mono };
-        let exchange = |offset: i64, (since, sent): (u64, u64)| {
-            let received = at(sent + 80 * MILLISECOND);
-            let measured = Offset::measure(at(sent), at(sent + 40 * MILLISECOND).wall + offset, received);
-            Some(Offset { since, ..measured })
-        };
-        let judged = |one: Option<Offset>, other: Option<Offset>| {
-            let offsets = [None, one, other];
-            let peer = |(site, offset): (&SiteId, Option<Offset>)| Peer { site: *site, offset, ..Peer::default() };
-            let peers: Vec<Peer> = members.iter().zip(offsets).map(peer).collect();
-            let site = Membership::first(members[0], Incarnation(1), &members);
-            let here = Here {
-                now,
-                uptime: 0,
-                steady: 0,
-                site,
-                position: 0,
-                peers: &peers,
-                config: &config,
-                has_room: true,
-                drained: None,
-                under_way: 0,
-            };
-            let since_now = |time: Option<i64>| time.map(|time| time - now.wall);
-            (since_now(here.agreed()), since_now(here.agreed_at_most()), here.has_majority_within(SECOND))
+        let judged = |one: Offset, other: Offset| {
+            let since_now = |time: Option<i64>| time.map(|time| time - NOW.wall);
+            seen(&[Some(one), Some(other)], |here| {
+                (since_now(here.agreed()), since_now(here.agreed_at_most()), here.has_majority_within(SECOND))
+            })
         };
 
         let long = (10 * SECOND, 99 * SECOND);
@@ -459,38 +469,9 @@ mod tests {
     /// Two of five disagree, which is no majority of the five: but the others are down, and either side may be right.
     #[test]
     fn clock_with_which_no_majority_agrees_is_not_trusted_while_others_are_down() {
-        let now = Now { wall: 1_000 * SECOND as i64, mono: 100 * SECOND };
-        let members: Vec<SiteId> = (0..5).map(|region| SiteId::new(region, 0)).collect();
-        let config = Config::new(members[0], members.clone());
-        let site = Membership::first(members[0], Incarnation(1), &members);
-        // Each other one is down, or its clock is off by so much.
-        let trust = |clocks: [Option<i64>; 4]| {
-            let peer = |(site, off): (&SiteId, Option<i64>)| {
-                let (sent, received) = (99 * SECOND, 99 * SECOND + 80 * MILLISECOND);
-                let at = |mono: u64| Now { wall: now.wall - (now.mono - mono) as i64, mono };
-                let measured = |off| {
-                    let there = at(sent + 40 * MILLISECOND).wall + off;
-                    Offset { since: 10 * SECOND, ..Offset::measure(at(sent), there, at(received)) }
-                };
-                Peer { site: *site, heard: off.map(|_| received), offset: off.map(measured), ..Peer::default() }
-            };
-            let peers: Vec<Peer> = members.iter().zip([None].into_iter().chain(clocks)).map(peer).collect();
-            let here = Here {
-                now,
-                uptime: 0,
-                steady: 0,
-                site,
-                position: 0,
-                peers: &peers,
-                config: &config,
-                has_room: true,
-                drained: None,
-                under_way: 0,
-            };
-            here.trust()
-        };
-
-        let (right, off) = (Some(0), Some(19 * SECOND as i64));
+        let trust = |clocks: [Option<Offset>; 4]| seen(&clocks, |here| here.trust());
+        let since = (10 * SECOND, 99 * SECOND);
+        let (right, off) = (Some(exchange(0, since)), Some(exchange(19 * SECOND as i64, since)));
         assert_eq!(trust([right, right, off, off]), Trust::Trusted, "three of five agree");
         assert_eq!(trust([right, right, None, None]), Trust::Trusted, "nobody disagrees");
         assert_eq!(trust([off, off, None, None]), Trust::Doubted, "no three of five are heard to agree");

@@ -223,9 +223,10 @@ impl Quotas {
                 if missing > (part / 4).max(0) { missing } else { 0 }
             };
             let poor = others.map(|peer| (peer, deficit(peer))).filter(|&(_, missing)| missing > 0);
+            let poor: Vec<(usize, i64)> = poor.collect();
 
             // Each donor gives the part of a deficit that its surplus is of all: together they give no more than is missing.
-            let deficits: i128 = poor.clone().map(|(_, missing)| i128::from(missing)).sum();
+            let deficits: i128 = poor.iter().map(|&(_, missing)| i128::from(missing)).sum();
             let surpluses: i128 = match deficits {
                 0 => 0,
                 _ => counted.map(|peer| i128::from((held(peer) - part(peer)).max(0))).sum(),

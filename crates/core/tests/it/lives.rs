@@ -87,8 +87,7 @@ fn empty_mount_joins_nothing_and_the_healthy_disk_comes_back_whole() {
     cluster.hosts[2].put_back(healthy);
     cluster.start(2);
     cluster.run(5 * SECOND);
-    let node = cluster.hosts[2].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 1));
+    assert_eq!(lived(&cluster, 2), (Readiness::Ready, 1));
     assert_eq!(cluster.tokens(2, "gpus"), before);
     assert!(granted(&cluster.done(2, acquire(70))), "all that is free can be had");
 }
@@ -153,6 +152,12 @@ fn questions_of_a_stray_process_do_not_make_its_site_look_down() {
     assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
 }
 
+/// How far the start of a site is, and its incarnation.
+fn lived(cluster: &Cluster, at: usize) -> (Readiness, u32) {
+    let node = cluster.hosts[at].node.as_ref().expect("runs");
+    (node.readiness(), node.incarnation().0)
+}
+
 /// Site `at` hears new storage ask that is not the storage of site 2, under its name.
 fn hello_of_other_storage(cluster: &mut Cluster, at: usize, replaces: Option<Incarnation>) {
     let body = Body::Site(SiteMessage::Hello { nonce: 77, start: 1, is_new: true, replaces });
@@ -186,8 +191,7 @@ fn new_storage_that_one_site_knows_waits_for_a_persons_word() {
     cluster.hosts[2].new_storage = true;
     cluster.start(2);
     cluster.run(3 * SECOND);
-    let node = cluster.hosts[2].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 2));
+    assert_eq!(lived(&cluster, 2), (Readiness::Ready, 2));
 }
 
 /// Two storages of one site ask at once, each with a person's word, and some sites hear the one first and some the other. Were the highest
@@ -208,8 +212,7 @@ fn two_new_storages_that_ask_at_once_get_different_numbers() {
     cluster.cut = vec![(0, 2), (2, 0)];
     cluster.start(2);
     cluster.run(SECOND);
-    let node = cluster.hosts[2].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 3));
+    assert_eq!(lived(&cluster, 2), (Readiness::Ready, 3));
     let [(zero, other), rest @ ..] = noted(&cluster);
     assert_eq!((zero, other), (Incarnation(2), 77));
     assert!(
@@ -238,8 +241,7 @@ fn sites_that_wait_for_a_persons_word_vouch_for_nobody() {
         cluster.hosts[at].new_storage = new_storage;
         cluster.start(at);
         cluster.run(2 * SECOND);
-        let node = cluster.hosts[at].node.as_ref().expect("runs");
-        (node.readiness(), node.incarnation().0)
+        lived(cluster, at)
     };
     let healthy = [cluster.hosts[0].copy(), cluster.hosts[1].copy()];
     assert_eq!(start_empty(&mut cluster, 2, false), (Readiness::AwaitingNewStorage, 0));
@@ -249,8 +251,7 @@ fn sites_that_wait_for_a_persons_word_vouch_for_nobody() {
     cluster.hosts[2].new_storage = true;
     cluster.start(2);
     cluster.run(5 * SECOND);
-    let node = cluster.hosts[2].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Joining, 0), "nobody knows what it was");
+    assert_eq!(lived(&cluster, 2), (Readiness::Joining, 0), "nobody knows what it was");
 
     // Their volumes are mounted.
     for (at, healthy) in healthy.into_iter().enumerate() {
@@ -285,8 +286,7 @@ fn question_that_comes_late_does_not_make_the_storage_that_asked_it_old() {
     cluster.kill(2);
     cluster.start(2);
     cluster.run(3 * SECOND);
-    let node = cluster.hosts[2].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 1));
+    assert_eq!(lived(&cluster, 2), (Readiness::Ready, 1));
 }
 
 /// A number is noted at one site for each storage that asks there, so that one may have noted a higher one for a storage than it took by
@@ -306,24 +306,19 @@ fn number_that_was_noted_for_a_storage_and_never_heard_by_it_does_not_make_it_ol
     cluster.start(2);
     cluster.run(3 * SECOND);
     let noted = cluster.hosts[0].node.as_ref().expect("runs").peers()[2].noted.0;
-    let node = cluster.hosts[2].node.as_ref().expect("runs");
-    assert_eq!((noted, node.readiness()), (Incarnation(3), Readiness::Joining));
+    assert_eq!((noted, lived(&cluster, 2)), (Incarnation(3), (Readiness::Joining, 0)));
 
     // In the second start the others let it in, and site 0 cannot be heard.
     cluster.kill(2);
     cluster.cut = vec![(0, 2)];
     cluster.start(2);
     cluster.run(3 * SECOND);
-    let lived = |cluster: &Cluster| {
-        let node = cluster.hosts[2].node.as_ref().expect("runs");
-        (node.readiness(), node.incarnation().0)
-    };
-    assert_eq!(lived(&cluster), (Readiness::Ready, 2));
+    assert_eq!(lived(&cluster, 2), (Readiness::Ready, 2));
     cluster.kill(2);
     cluster.cut.clear();
     cluster.start(2);
     cluster.run(3 * SECOND);
-    assert_eq!(lived(&cluster), (Readiness::Ready, 2), "site 0 has noted 3 for it");
+    assert_eq!(lived(&cluster, 2), (Readiness::Ready, 2), "site 0 has noted 3 for it");
 }
 
 /// The others crash at the moment when an old copy is put back, and know only what they have noted durably. A new incarnation
@@ -380,8 +375,7 @@ fn old_copy_is_not_written_to_once_it_is_found_out() {
     // Its driver opens the site on new storage; the copy is old permanently.
     cluster.put_aside_old_copy(2);
     cluster.run(5 * SECOND);
-    let node = cluster.hosts[2].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 2));
+    assert_eq!(lived(&cluster, 2), (Readiness::Ready, 2));
     cluster.kill(2);
     cluster.hosts[2].put_back(copy);
     cluster.start(2);
@@ -439,8 +433,7 @@ fn site_that_joins_confirms_no_old_copy() {
     cluster.run(10 * SECOND);
     cluster.put_aside_old_copy(2);
     cluster.run(10 * SECOND);
-    let node = cluster.hosts[2].node.as_ref().expect("runs");
-    assert_eq!((node.readiness(), node.incarnation().0), (Readiness::Ready, 2));
+    assert_eq!(lived(&cluster, 2), (Readiness::Ready, 2));
 }
 
 /// All sites stop in the middle of the first start: one has joined, the others have not.
