@@ -29,12 +29,8 @@ impl Quotas {
     /// false if no round has recorded yet that they are gone.
     pub(super) fn may_reclaim(&self, here: &Here, at: usize, lost: &[(SiteId, Incarnation)]) -> Result<bool, Refusal> {
         let table = &self.list[at].avantan.share.table;
-        let present = |site: SiteId| {
-            let position = here.site.members.iter().position(|member| *member == site)?;
-            let known =
-                if position == here.position { here.site.incarnation } else { here.peers[position].incarnation };
-            Some(known.max(table.recorded(site)))
-        };
+        let is_member = |site: &SiteId| here.site.members.contains(site);
+        let present = |site| is_member(&site).then(|| here.incarnation_of(site).max(table.recorded(site)));
 
         // The newest that was lost stands for all before it.
         let mut is_recorded = true;
@@ -82,6 +78,7 @@ impl Quotas {
         match admin.change {
             Lifecycle::Seat { site, .. } if admin.aim.is_none() => self.is_seat_ready(here, at, site),
             Lifecycle::Delete if admin.aim.is_none() && self.has_children(at) => Err(Refusal::HasChildren),
+            Lifecycle::Delete if admin.aim.is_none() => Ok(!self.list[at].knows_unrecorded(here)),
             // A value that carries it out may be accepted already.
             // Where this site itself can tell no books, a round would come to nothing.
             Lifecycle::Reclaim { .. } if admin.aim.is_none() => {
@@ -150,15 +147,17 @@ impl Quotas {
 }
 
 impl Quota {
+    /// True if this site knows of an incarnation, its own included, that no round has recorded.
+    pub(super) fn knows_unrecorded(&self, here: &Here) -> bool {
+        let table = &self.avantan.share.table;
+        here.site.members.iter().any(|site| here.incarnation_of(*site) > table.recorded(*site))
+    }
+
     /// What this site spent less what came back, for a round that reclaims. None if it knows of an incarnation, its own included, that
     /// no round has recorded: then its totals of gifts may be of other incarnations than another site's.
     pub(super) fn used_if_agreed(&self, here: &Here) -> Option<i64> {
         let table = &self.avantan.share.table;
-        let is_agreed = here.site.members.iter().enumerate().all(|(position, site)| {
-            let is_own = position == here.position;
-            let known = if is_own { here.site.incarnation } else { here.peers[position].incarnation };
-            table.recorded(*site) == known
-        });
+        let is_agreed = here.site.members.iter().all(|site| here.incarnation_of(*site) == table.recorded(*site));
         // Books that a line has no room for are told of by none: cut off, they would be others.
         let net =
             i128::try_from(self.counters.acquired).ok()?.checked_sub(i128::try_from(self.counters.released).ok()?)?;

@@ -82,8 +82,9 @@ impl Quotas {
 
         self.refill(&turn.here, at);
         let mut offer = self.offer(&turn.here, at);
-        // The leader may not know of a quota below this one.
-        offer.stays = matches!(message, Message::Election { scope: Scope::Closing, .. }) && self.has_children(at);
+        // The leader may not know what this site knows.
+        offer.stays =
+            matches!(message, Message::Election { scope: Scope::Closing, .. }) && self.may_not_close(&turn.here, at);
         let before = self.standing(at);
         let mut step = Step::default();
         self.list[at].avantan.handle(turn.here.site, from, message, |_| offer, &mut step);
@@ -284,7 +285,7 @@ impl Quotas {
         // After a round in vain, what the sites kept back then is what the requests that wait may need.
         self.refill(&turn.here, at);
         let mut offer = self.offer(&turn.here, at);
-        offer.stays = intent == Intent::Delete && self.has_children(at);
+        offer.stays = intent == Intent::Delete && self.may_not_close(&turn.here, at);
         let before = self.standing(at);
         let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.gathers());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
@@ -294,6 +295,13 @@ impl Quotas {
         activity.waiting.note_offer();
         activity.shortage.asked_for_gifts = false;
         self.conclude_step(turn, at, before, step);
+    }
+
+    /// True if this site may not say that it grants and gives nothing any more, by which a quota is deleted. It may if no quota below rests
+    /// on this one, and if whoever can have tokens of it will be asked too: an incarnation that no round has recorded yet may have had some
+    /// of this site, or be in a round among a subset with it, and the leader may count the word of the one before.
+    fn may_not_close(&self, here: &Here, at: usize) -> bool {
+        self.has_children(at) || self.list[at].knows_unrecorded(here)
     }
 
     /// What this site is ready to say to a round.

@@ -534,6 +534,49 @@ fn drained_site_leaves_its_tokens_with_the_others() {
     assert_eq!((cluster.show(0, "gpus").in_use_min, cluster.show(2, "gpus").in_use_max), (900, 900));
 }
 
+/// A leader has the word of a site that it gives and grants nothing any more, and is suspended. The site loses its disk, and its new
+/// incarnation is given tokens by one whose word the leader lacks.
+#[test]
+fn quota_is_not_deleted_by_the_word_of_an_incarnation_that_is_lost() {
+    let mut cluster = Cluster::new(5);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    let [leader, giver, lost] = [0, 1, 2];
+    let between = |a: usize, others: [usize; 3]| others.into_iter().flat_map(move |b| [(a, b), (b, a)]);
+    cluster.cut = between(leader, [giver, 3, 4]).collect();
+    let deleted = cluster.submit(leader, Operation::Delete { quota: "gpus".into() });
+    cluster.run(2 * DELAY);
+    assert!(cluster.share(lost, "gpus").round.as_ref().is_some_and(|round| round.closing));
+
+    cluster.kill(lost);
+    cluster.hosts[lost].put_back(Default::default());
+    cluster.start(lost);
+    // It is given something before a round records it: those that would lead one are down meanwhile.
+    let sees =
+        |cluster: &Cluster| cluster.hosts[giver].node.as_ref().expect("runs").peers()[lost].is_up(cluster.time(giver));
+    while lived(&cluster, lost).0 != Readiness::Ready || !sees(&cluster) {
+        cluster.suspend(leader, DELAY / 8, false);
+    }
+    (3..5).for_each(|at| cluster.kill(at));
+    cluster.request(giver, 9, Request::Drain);
+    while cluster.tokens(lost, "gpus") == 0 {
+        cluster.suspend(leader, DELAY / 8, false);
+    }
+    (3..5).for_each(|at| cluster.start(at));
+
+    // All but the new incarnation hear the leader.
+    cluster.cut = between(lost, [leader, 3, 4]).chain([(giver, lost), (lost, giver)]).collect();
+    cluster.run(2 * SECOND);
+    let is_deleted = cluster.outcome(leader, deleted) == Some(Outcome::Deleted);
+    let is_granted = granted(&cluster.done(lost, acquire(1)));
+    assert!(!(is_deleted && is_granted), "what does not exist any more is granted");
+    assert!(is_granted, "it was given some");
+
+    // It is deleted once the incarnation is recorded.
+    cluster.cut.clear();
+    assert_eq!(cluster.done(leader, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+}
+
 /// A name that is gone is created again by a new incarnation, though another one missed that it is gone.
 #[test]
 fn new_incarnation_creates_what_is_gone_though_another_one_never_heard_of_it() {
