@@ -257,6 +257,13 @@ impl Here<'_> {
         peer.map_or(Incarnation(0), |peer| peer.incarnation)
     }
 
+    /// The other members that are not in their first incarnation, each with the newest that this site knows.
+    pub fn reborn(&self) -> Vec<(SiteId, Incarnation)> {
+        let present = self.peers.iter().filter(|peer| peer.site != self.site.me && !peer.gone);
+        let known = present.map(|peer| (peer.site, peer.incarnation));
+        known.filter(|(_, known)| *known > Incarnation(1) && *known != Incarnation::GONE).collect()
+    }
+
     /// The time that a majority agrees has come: the latest that the wall clocks of a majority of all sites show or
     /// have passed, this site's included, as they were measured in this life. None if no other clock was measured, and
     /// there are others.

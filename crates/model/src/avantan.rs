@@ -253,15 +253,20 @@ impl<A: Spent> Setup<A> {
             }),
             Note::Question { token } => {
                 let site = &state.sites[to];
-                if let Some(answer) = site.avantan.no_vote(members[from], site.known[from], token) {
+                let answer = site.avantan.no_vote(members[from], site.known[from], token, self.reborn(to, &site.known));
+                if let Some(answer) = answer {
                     let note = Note::NoVote(answer);
                     state.network.insert(Envelope { from: to, incarnation: site.incarnation, to: from, note });
                 }
             }
             Note::NoVote(answer) => {
-                let Site { avantan, incarnation, clearance, .. } = &mut state.sites[to];
-                let site = self.membership(to, *incarnation, &members);
-                let heard = catch_unwind(AssertUnwindSafe(|| clearance.hear(avantan, site, from, answer)));
+                let Site { avantan, incarnation, clearance, known } = &mut state.sites[to];
+                for &(site, newest) in &answer.reborn {
+                    let at = usize::from(site.region);
+                    known[at] = known[at].max(newest);
+                }
+                let (site, reborn) = (self.membership(to, *incarnation, &members), self.reborn(to, known));
+                let heard = catch_unwind(AssertUnwindSafe(|| clearance.hear(avantan, site, from, answer, &reborn)));
                 state.broken |= heard.is_err();
                 if heard.is_ok_and(|heard| heard == Heard::Behind) && !self.votes_only {
                     let note = Note::Agreement(Message::Behind { applied: avantan.share.applied });
@@ -271,14 +276,22 @@ impl<A: Spent> Setup<A> {
         }
     }
 
+    /// The others that a site knows not to be in their first incarnation.
+    fn reborn(&self, at: usize, known: &[Incarnation]) -> Vec<(SiteId, Incarnation)> {
+        let others =
+            self.members().into_iter().zip(known.iter().copied()).enumerate().filter(|(other, _)| *other != at);
+        others.map(|(_, known)| known).filter(|(_, known)| *known > Incarnation(1)).collect()
+    }
+
     /// A new incarnation asks every other site if it may vote. Returns false if that is no new question.
     fn ask(&self, state: &mut State<A>, at: usize) -> bool {
+        let reborn = self.reborn(at, &state.sites[at].known);
         let Site { avantan, incarnation, clearance, .. } = &mut state.sites[at];
         let before = clearance.clone();
 
         // A token for each incarnation and instance: an answer to an earlier question must not count for this one.
         let token = u64::from(incarnation.0) << 8 | avantan.share.applied;
-        if clearance.question(avantan, token).0 != token || *clearance == before {
+        if clearance.question(avantan, reborn, token).0 != token || *clearance == before {
             return false;
         }
         for to in (0..self.tokens.len()).filter(|to| *to != at) {

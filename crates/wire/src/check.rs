@@ -1,5 +1,8 @@
 //! Checked conversions of a message's fields, and the error that names a field that is not valid.
 
+/// The most members of a lane.
+pub(crate) const MEMBERS: usize = 64;
+
 /// A message's field is missing or makes no sense.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{field} {problem}")]

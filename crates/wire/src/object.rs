@@ -20,12 +20,9 @@ use slackline_core::peer::{Body, PeerMessage, RelayMessage};
 use slackline_core::right::{Start, WarrantyNumber};
 use slackline_core::txn::READ_ITEMS;
 
-use crate::check::{Invalid, convert, inner, optional, required};
+use crate::check::{Invalid, MEMBERS, convert, inner, optional, required};
 use crate::fields::{Field, lists, maybe, nested, same_fields, same_variants};
 use crate::proto::{internal, v1};
-
-/// The most members of a lane.
-const MEMBERS: usize = 64;
 
 // Sizes.
 

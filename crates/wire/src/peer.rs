@@ -6,18 +6,15 @@ use slackline_core::avantan::{
     Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Roster, Row, Scope, Seat, Settled, Table,
     Value,
 };
-use slackline_core::id::Incarnation;
+use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::peer::quota::{Backlog, DIGESTS, Digest, Forget, Forgotten, NAMES, QuotaMessage, Rounds, Tally};
 use slackline_core::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 
-use crate::check::{Invalid, convert, convert_all, inner, optional, required};
+use crate::check::{Invalid, MEMBERS, convert, convert_all, inner, optional, required};
 use crate::fields::{Field, lists, maybe, nested, same_fields, same_variants};
 use crate::proto::{internal, v1};
 use crate::public::{answers, asked, close, opened};
 use crate::subset::subset;
-
-/// The most members of a lane.
-const MEMBERS: usize = 64;
 
 impl From<PeerMessage> for internal::PeerMessage {
     fn from(message: PeerMessage) -> Self {
@@ -66,9 +63,9 @@ impl From<PeerMessage> for internal::PeerMessage {
             Body::Quota(QuotaMessage::Lookup { token, quota }) => Kind::Lookup(internal::Name { token, quota }),
             Body::Quota(QuotaMessage::NotKnown { token, quota }) => Kind::NotKnown(internal::Name { token, quota }),
             Body::Quota(QuotaMessage::NoVote { quota, answer }) => {
-                let NoVote { token, applied, accepted, promised } = *answer;
+                let NoVote { token, applied, accepted, promised, reborn } = *answer;
                 let (accepted, promised) = (accepted.map(Into::into), promised.map(Into::into));
-                Kind::NoVote(internal::NoVote { token, quota, applied, accepted, promised })
+                Kind::NoVote(internal::NoVote { token, quota, applied, accepted, promised, reborn: reborn.to_wire() })
             }
             Body::Quota(QuotaMessage::Count { token, quota }) => Kind::Count(internal::Count { token, quota }),
             Body::Quota(QuotaMessage::Counted { token, tally }) => {
@@ -134,7 +131,8 @@ impl TryFrom<internal::PeerMessage> for PeerMessage {
             Kind::NoVote(vote) => {
                 let accepted = optional(vote.accepted, "no_vote.accepted")?;
                 let promised = optional(vote.promised, "no_vote.promised")?;
-                let answer = NoVote { token: vote.token, applied: vote.applied, accepted, promised };
+                let reborn = Field::from_wire(vote.reborn, "no_vote.reborn")?;
+                let answer = NoVote { token: vote.token, applied: vote.applied, accepted, promised, reborn };
                 Body::Quota(QuotaMessage::NoVote { quota: vote.quota, answer: Box::new(answer) })
             }
             Kind::Count(count) => Body::Quota(QuotaMessage::Count { token: count.token, quota: count.quota }),
@@ -462,15 +460,13 @@ impl TryFrom<internal::Table> for Table {
 
 impl From<Reclaimed> for internal::Reclaimed {
     fn from(reclaimed: Reclaimed) -> Self {
-        let known = reclaimed.known.into_iter();
-        let known = known.map(|(site, at)| internal::KnownIncarnation { site: Some(site.into()), incarnation: at.0 });
         Self {
             instance: reclaimed.instance,
             brought: reclaimed.brought,
             in_use: reclaimed.in_use,
             all_brought: reclaimed.all_brought,
             all_in_use: reclaimed.all_in_use,
-            known: known.collect(),
+            known: reclaimed.known.to_wire(),
         }
     }
 }
@@ -479,19 +475,28 @@ impl TryFrom<internal::Reclaimed> for Reclaimed {
     type Error = Invalid;
 
     fn try_from(reclaimed: internal::Reclaimed) -> Result<Self, Invalid> {
-        if reclaimed.known.len() > MEMBERS {
-            return Err(Invalid::new("known", "has too many entries"));
-        }
-        let known = reclaimed.known.into_iter();
-        let known = known.map(|known| Ok((convert(known.site, "known.site")?, Incarnation(known.incarnation))));
         Ok(Self {
             instance: reclaimed.instance,
             brought: reclaimed.brought,
             in_use: reclaimed.in_use,
             all_brought: reclaimed.all_brought,
             all_in_use: reclaimed.all_in_use,
-            known: known.collect::<Result<_, Invalid>>()?,
+            known: Field::from_wire(reclaimed.known, "known")?,
         })
+    }
+}
+
+impl From<(SiteId, Incarnation)> for internal::KnownIncarnation {
+    fn from((site, incarnation): (SiteId, Incarnation)) -> Self {
+        Self { site: Some(site.into()), incarnation: incarnation.0 }
+    }
+}
+
+impl TryFrom<internal::KnownIncarnation> for (SiteId, Incarnation) {
+    type Error = Invalid;
+
+    fn try_from(known: internal::KnownIncarnation) -> Result<Self, Invalid> {
+        Ok((convert(known.site, "site")?, Incarnation(known.incarnation)))
     }
 }
 
@@ -579,6 +584,7 @@ impl TryFrom<internal::Gifts> for (Incarnation, u128) {
 
 lists! {
     (Incarnation, u128) = internal::Gifts, at most MEMBERS;
+    (SiteId, Incarnation) = internal::KnownIncarnation, at most MEMBERS;
 }
 
 impl Field<Option<internal::U128>> for u128 {

@@ -8,12 +8,10 @@ use slackline_core::api::{
 use slackline_core::avantan::Charter;
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId, SiteSet};
 
-use crate::check::{Invalid, convert, convert_all, inner, required};
+use crate::check::{Invalid, MEMBERS, convert, convert_all, inner, required};
 use crate::fields::{Field, lists, nested, same_fields, same_variants};
 use crate::proto::v1;
 
-/// The most members of a lane.
-const MEMBERS: usize = 64;
 /// The most entries of a list of quotas.
 const LISTED: usize = 1000;
 

@@ -2,13 +2,11 @@
 
 use slackline_core::avantan::Row;
 use slackline_core::avantan::subset::{Key, Message};
-use slackline_core::id::{Incarnation, SiteId};
+use slackline_core::id::Incarnation;
 
-use crate::check::{Invalid, convert, convert_all, inner, required};
+use crate::check::{Invalid, MEMBERS, convert, convert_all, inner, required};
+use crate::fields::Field;
 use crate::proto::internal;
-
-/// The most members of a lane.
-const MEMBERS: usize = 64;
 
 /// A message of a quota's rounds among subsets, as it travels: the key, which each kind has, stands outside.
 pub(crate) fn subset(quota: String, message: Message) -> internal::Subset {
@@ -20,9 +18,9 @@ pub(crate) fn subset(quota: String, message: Message) -> internal::Subset {
         Message::Busy { .. } => Kind::Busy(internal::Nothing {}),
         Message::Accept { rows, dead, .. } => Kind::Accept(internal::SubsetAccept {
             rows: rows.into_iter().map(Into::into).collect(),
-            dead: dead_to_wire(dead),
+            dead: dead.to_wire(),
         }),
-        Message::Accepted { dead, .. } => Kind::Accepted(internal::SubsetVote { dead: dead_to_wire(dead) }),
+        Message::Accepted { dead, .. } => Kind::Accepted(internal::SubsetVote { dead: dead.to_wire() }),
         Message::Refuse { .. } => Kind::Refuse(internal::Nothing {}),
         Message::Lost { .. } => Kind::Lost(internal::Nothing {}),
         Message::Decided { worse, .. } => Kind::Decided(worse),
@@ -43,9 +41,9 @@ impl TryFrom<internal::Subset> for Message {
             Kind::Busy(_) => Message::Busy { key },
             Kind::Accept(accept) => {
                 let rows: Vec<Row> = convert_all(accept.rows, MEMBERS, "accept.rows")?;
-                Message::Accept { key, rows, dead: dead(accept.dead)? }
+                Message::Accept { key, rows, dead: Field::from_wire(accept.dead, "accept.dead")? }
             }
-            Kind::Accepted(vote) => Message::Accepted { key, dead: dead(vote.dead)? },
+            Kind::Accepted(vote) => Message::Accepted { key, dead: Field::from_wire(vote.dead, "accepted.dead")? },
             Kind::Refuse(_) => Message::Refuse { key },
             Kind::Lost(_) => Message::Lost { key },
             Kind::Decided(worse) => Message::Decided { key, worse },
@@ -68,17 +66,4 @@ impl TryFrom<internal::Key> for Key {
         let internal::Key { generation, leader, incarnation, sequence } = key;
         Ok(Self { generation, leader: convert(leader, "key.leader")?, incarnation: Incarnation(incarnation), sequence })
     }
-}
-
-fn dead_to_wire(dead: Vec<(SiteId, Incarnation)>) -> Vec<internal::KnownIncarnation> {
-    let known = dead.into_iter();
-    known.map(|(site, at)| internal::KnownIncarnation { site: Some(site.into()), incarnation: at.0 }).collect()
-}
-
-fn dead(dead: Vec<internal::KnownIncarnation>) -> Result<Vec<(SiteId, Incarnation)>, Invalid> {
-    if dead.len() > MEMBERS {
-        return Err(Invalid::new("dead", "has too many entries"));
-    }
-    let known = dead.into_iter();
-    known.map(|known| Ok((convert(known.site, "dead.site")?, Incarnation(known.incarnation)))).collect()
 }

@@ -5,12 +5,9 @@ use slackline_core::id::OperationId;
 use slackline_core::object::trace::{End, Event, Proof, Share, Step, Trace};
 use slackline_core::txn::{EVENTS, RIGHTS};
 
-use crate::check::{Invalid, convert, inner, required};
+use crate::check::{Invalid, MEMBERS, convert, inner, required};
 use crate::fields::{Field, lists, nested, same_fields};
 use crate::proto::v1;
-
-/// The most members of a lane.
-const MEMBERS: usize = 64;
 
 same_fields! {
     Trace = v1::Trace { proved, rights, parts, events, left_out, end; began = began_us }

@@ -944,7 +944,8 @@ impl Generator {
             11 => {
                 let accepted = self.flag().then(|| (self.ballot(), self.value()));
                 let promised = self.flag().then(|| self.ballot());
-                let answer = NoVote { token: self.number(), applied: self.number(), accepted, promised };
+                let reborn = self.several(3, |random| (random.site(), random.incarnation()));
+                let answer = NoVote { token: self.number(), applied: self.number(), accepted, promised, reborn };
                 Body::Quota(QuotaMessage::NoVote { quota: self.name(), answer: Box::new(answer) })
             }
             12 => Body::Txn(Box::new(self.object())),

@@ -43,6 +43,7 @@ impl Body {
     pub fn tells_of(&self) -> &[(SiteId, Incarnation)] {
         match self {
             Body::Quota(QuotaMessage::Subset { message, .. }) => message.tells_of(),
+            Body::Quota(QuotaMessage::NoVote { answer, .. }) => &answer.reborn,
             _ => &[],
         }
     }

@@ -125,7 +125,7 @@ impl Quotas {
 
         let (name, token) = (quota.name.clone(), turn.out.rng.draw());
         let (avantan, activity) = quota.parts(&turn.here);
-        let (token, answered) = activity.leader.clearance.question(avantan, token);
+        let (token, answered) = activity.leader.clearance.question(avantan, turn.here.reborn(), token);
 
         // Whoever told of a value may know by now what became of it.
         let answered = if avantan.in_round() { SiteSet::default() } else { answered };
@@ -136,7 +136,7 @@ impl Quotas {
     pub(super) fn no_vote(&mut self, turn: &mut Turn, from: usize, name: &str, answer: NoVote) {
         let Some(at) = self.position(name).filter(|_| !self.is_frozen(name)) else { return };
         let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
-        match activity.leader.clearance.hear(avantan, turn.here.site, from, answer) {
+        match activity.leader.clearance.hear(avantan, turn.here.site, from, answer, &turn.here.reborn()) {
             Heard::Nothing => return,
             Heard::Behind => {
                 let message = Message::Behind { applied: avantan.share.applied };
@@ -173,8 +173,8 @@ impl Quotas {
             _ if present <= Incarnation(1) => None,
             // It may be forgotten already, and the vote of a site that has agreed to that must not count any more.
             _ if self.is_frozen(name) => None,
-            Some(quota) => quota.avantan.no_vote(peer.site, present, token),
-            None => Some(NoVote { token, ..NoVote::default() }),
+            Some(quota) => quota.avantan.no_vote(peer.site, present, token, here.reborn()),
+            None => Some(NoVote { token, reborn: here.reborn(), ..NoVote::default() }),
         }
     }
 
