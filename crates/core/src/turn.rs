@@ -257,11 +257,12 @@ impl Here<'_> {
         peer.map_or(Incarnation(0), |peer| peer.incarnation)
     }
 
-    /// The other members that are not in their first incarnation, each with the newest that this site knows.
+    /// The other sites that are not in their first incarnation any more, each with the newest that this site knows: nothing is taken of those
+    /// before. Of a member that is gone nothing is.
     pub fn reborn(&self) -> Vec<(SiteId, Incarnation)> {
-        let present = self.peers.iter().filter(|peer| peer.site != self.site.me && !peer.gone);
-        let known = present.map(|peer| (peer.site, peer.incarnation));
-        known.filter(|(_, known)| *known > Incarnation(1) && *known != Incarnation::GONE).collect()
+        let others = self.peers.iter().filter(|peer| peer.site != self.site.me);
+        let known = others.map(|peer| (peer.site, if peer.gone { Incarnation::GONE } else { peer.incarnation }));
+        known.filter(|(_, known)| *known > Incarnation(1)).collect()
     }
 
     /// The time that a majority agrees has come: the latest that the wall clocks of a majority of all sites show or

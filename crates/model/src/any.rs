@@ -173,6 +173,12 @@ impl Setup {
         self.tokens.iter().sum()
     }
 
+    /// What a site could grant. Here also an incarnation that no round has recorded does: rounds among subsets do not rest on that it does not.
+    fn free(&self, at: usize, share: &Share) -> i64 {
+        let members = self.members();
+        share.free(Membership::first(members[at], Incarnation(1), &members))
+    }
+
     /// A site's offer to a round.
     fn offer(&self, share: &Share) -> Offer {
         let needed = if share.tokens > 0 { 0 } else { self.needs };
@@ -477,7 +483,7 @@ impl Model for Setup {
                 }
             }
 
-            if left.acquires > 0 && share.free() > 0 {
+            if left.acquires > 0 && self.free(at, share) > 0 {
                 actions.push(Action::Acquire(at));
             }
             // A crash of a site that has nothing volatile changes nothing.
@@ -546,9 +552,9 @@ impl Model for Setup {
         vec![
             Property::always("agreement", |_, state: &State| !state.disagreed && state.agrees()),
             Property::always("applied once", |_, state: &State| !state.repeated),
-            Property::always("never over the limit", |_, state: &State| {
+            Property::always("never over the limit", |setup: &Setup, state: &State| {
                 let limit = state.decided.1.limit.map_or(0, |limit| limit + state.decided.1.excess);
-                let free: i64 = state.sites.iter().map(|site| site.avantan.share.free()).sum();
+                let free: i64 = (0..).zip(&state.sites).map(|(at, site)| setup.free(at, &site.avantan.share)).sum();
                 let is_deleted = state.decided.1.limit.is_none();
                 is_deleted || free.max(state.living_tokens(true)) + state.acquired <= limit
             }),

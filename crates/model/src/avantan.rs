@@ -468,7 +468,7 @@ impl<A: Spent> Model for Setup<A> {
                 }
             }
 
-            if state.left.acquires > 0 && share.free().can_be_spent() {
+            if state.left.acquires > 0 && share.free(self.membership(at, site.incarnation, &members)).can_be_spent() {
                 actions.push(Action::Acquire(at));
             }
             // A crash of a site that has nothing volatile changes nothing.

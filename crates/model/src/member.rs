@@ -311,7 +311,8 @@ impl Model for Setup {
             if self.repeats && *site.avantan.role() != Role::Idle && site.asked < site.number {
                 actions.push(Action::Repeat(at));
             }
-            if state.left > 0 && share.free() > 0 {
+            let free = self.with_membership(at, site.number, |site| share.free(site));
+            if state.left > 0 && free > 0 {
                 actions.push(Action::Acquire(at));
             }
         }

@@ -1,6 +1,7 @@
 //! Keeps watch over who is up and connected, and judges refusals by that.
 
 use slackline_core::api::{Operation, Outcome, Readiness};
+use slackline_core::avantan::Membership;
 use slackline_core::clock::MILLISECOND;
 use slackline_core::id::SiteId;
 use slackline_core::machine::Effect;
@@ -95,15 +96,15 @@ impl Simulation {
 
         let (mut free, mut needed) = (0i128, 0i128);
         for other in 0..world.len() {
-            let Some(quota) = world.node(other).and_then(|node| node.chapters().quotas.find(kind.name)) else {
-                continue;
-            };
+            let Some(node) = world.node(other) else { continue };
+            let Some(quota) = node.chapters().quotas.find(kind.name) else { continue };
 
             // What any site waits for counts as needed, wherever it is; what is free counts only where this site can get it.
             needed += i128::from(quota.needed());
             let is_known = quota.limit().is_some() && quota.avantan().share.round.is_none();
             if is_known && self.watch.refusals.standing.sound_since(&[site, other]).is_some() {
-                free += i128::from(quota.avantan().share.free());
+                let site = Membership::first(node.config().me, node.incarnation(), &node.config().members);
+                free += i128::from(quota.avantan().share.free(site));
             }
         }
 

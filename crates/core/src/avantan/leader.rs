@@ -463,6 +463,11 @@ mod tests {
             world
         }
 
+        fn free(&self, at: usize) -> i64 {
+            let site = Membership::first(self.members[at], Incarnation(1), &self.members);
+            self.sites[at].avantan.share.free(site)
+        }
+
         fn shares(&self) -> [i64; 3] {
             [0, 1, 2].map(|at: usize| self.sites[at].avantan.share.tokens)
         }
@@ -561,7 +566,7 @@ mod tests {
             }
             assert_eq!(world.now - began, 3 * world.moment().grace(), "not before, in case the others are late");
             assert_eq!(world.unreachable(0), [1, 2]);
-            assert_eq!(world.sites[0].avantan.share.free(), 3, "what was set aside is free again");
+            assert_eq!(world.free(0), 3, "what was set aside is free again");
 
             let retry = world.sites[0].leader.deadline();
             assert!(!world.sites[0].leader.may_start(retry - 1) && world.sites[0].leader.may_start(retry));
@@ -618,7 +623,7 @@ mod tests {
         world.sites[0].is_up = false;
         world.network.clear();
         assert!(world.sites[1].avantan.in_round());
-        assert_eq!(world.sites[1].avantan.share.free(), 0, "no time-out frees what was offered");
+        assert_eq!(world.free(1), 0, "no time-out frees what was offered");
 
         // Alone it could not bring it to an end.
         world.sites[2].is_up = false;
@@ -639,7 +644,7 @@ mod tests {
             world.tick(1);
             world.deliver_all();
         }
-        assert_eq!(world.sites[1].avantan.share.free(), world.shares()[1]);
+        assert_eq!(world.free(1), world.shares()[1]);
         assert_eq!(world.shares().iter().sum::<i64>(), 9);
     }
 

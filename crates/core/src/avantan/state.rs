@@ -220,8 +220,9 @@ impl<A: Amount> Table<A> {
     }
 
     /// True if the site is a new incarnation of an entity that exists, and no round has recorded it.
+    #[inline]
     pub fn is_unrecorded(&self, site: Membership) -> bool {
-        self.records() && site.incarnation > self.recorded(site.me)
+        site.incarnation > Incarnation(1) && self.records() && site.incarnation > self.recorded(site.me)
     }
 
     /// True if another member that is up is such an incarnation.
@@ -346,11 +347,12 @@ impl<A: Amount> Share<A> {
         self.round.as_ref().is_some_and(|round| round.first.is_some())
     }
 
-    /// The amount that may be granted or given away now.
+    /// The amount that may be granted or given away now. An incarnation that no round has recorded has nothing: the entity may be gone by the
+    /// word of the one before, and what it has with it.
     #[inline]
-    pub fn free(&self) -> A {
+    pub fn free(&self, site: Membership) -> A {
         match &self.round {
-            _ if self.table.is_over() => A::default(),
+            _ if self.table.is_over() || self.table.is_unrecorded(site) => A::default(),
             Some(round) if round.closing => A::default(),
             Some(round) => self.tokens.minus(round.held).minus(self.held_by_subset()),
             None => self.tokens.minus(self.held_by_subset()),
@@ -384,15 +386,17 @@ impl<A: Amount> Share<A> {
         }
 
         // Nothing of an earlier generation is left in a later one, nor in an entity that was deleted.
+        let was_unrecorded = self.table.is_unrecorded(site);
         if table.generation != self.table.generation || table.limit.is_none() {
             self.tokens = A::default();
 
             // No value of it can be out: whoever votes for one is in a round among a subset, and a generation ends only when every
-            // member has said that it is in none.
+            // member has said that it is in none. For an incarnation that is not recorded the one before has said so.
             if let Some(record) = &mut self.subset
                 && let Some(part) = record.part.take()
             {
-                assert!(part.accepted.is_none(), "a generation ends while a round among a subset is open");
+                let is_open = part.accepted.is_some() && !was_unrecorded;
+                assert!(!is_open, "a generation ends while a round among a subset is open");
             }
         }
         if let Some((before, after)) = change.filter(|_| table.limit.is_some()) {

@@ -8,7 +8,7 @@ use super::book::{Quotas, TICK};
 use super::one::{Dirty, Quota};
 use super::rounds::{Cause, moment};
 use crate::avantan::subset::{Known, Message, Role, Step, Subset};
-use crate::avantan::{Agreement, Avantan, Row};
+use crate::avantan::{Agreement, Avantan, Membership, Row};
 use crate::id::{SiteId, SiteSet};
 use crate::peer::quota::QuotaMessage;
 use crate::turn::{Here, Turn};
@@ -83,7 +83,7 @@ impl Quotas {
 
     /// Takes a step, and carries out what it came to.
     fn step_subset(&mut self, turn: &mut Turn, at: usize, act: impl FnOnce(&mut Subset)) {
-        let before = standing(&self.list[at].avantan);
+        let before = standing(&self.list[at].avantan, turn.here.site);
         let (mut known, mut step) = (known(&turn.here), Step::default());
         let avantan = &mut self.list[at].avantan;
         act(&mut Subset { avantan, site: turn.here.site, known: &mut known, step: &mut step });
@@ -97,7 +97,7 @@ impl Quotas {
         for (to, message) in step.sends {
             turn.out.send(to, QuotaMessage::Subset { quota: quota.name.to_string(), message: Box::new(message) });
         }
-        let after = standing(&quota.avantan);
+        let after = standing(&quota.avantan, turn.here.site);
         let is_member = quota.avantan.share.part().is_some();
         if quota.activity.is_some() || is_member || step.decided.is_some() {
             let activity = quota.activity(&turn.here);
@@ -208,10 +208,10 @@ fn known(here: &Here) -> Known {
     Known::new(here.peers.iter().map(|peer| (peer.site, peer.incarnation)).collect())
 }
 
-fn standing(avantan: &Avantan) -> Standing {
+fn standing(avantan: &Avantan, site: Membership) -> Standing {
     let role = avantan.role_in_subset();
     Standing {
-        free: avantan.share.free(),
+        free: avantan.share.free(site),
         elects: matches!(role, Role::Electing { .. }),
         collects: matches!(role, Role::Collecting { .. }),
     }

@@ -78,7 +78,6 @@ impl Quotas {
         match admin.change {
             Lifecycle::Seat { site, .. } if admin.aim.is_none() => self.is_seat_ready(here, at, site),
             Lifecycle::Delete if admin.aim.is_none() && self.has_children(at) => Err(Refusal::HasChildren),
-            Lifecycle::Delete if admin.aim.is_none() => Ok(!self.list[at].knows_unrecorded(here)),
             // A value that carries it out may be accepted already.
             // Where this site itself can tell no books, a round would come to nothing.
             Lifecycle::Reclaim { .. } if admin.aim.is_none() => {
@@ -147,12 +146,6 @@ impl Quotas {
 }
 
 impl Quota {
-    /// True if this site knows of an incarnation, its own included, that no round has recorded.
-    pub(super) fn knows_unrecorded(&self, here: &Here) -> bool {
-        let table = &self.avantan.share.table;
-        here.site.members.iter().any(|site| here.incarnation_of(*site) > table.recorded(*site))
-    }
-
     /// What this site spent less what came back, for a round that reclaims. None if it knows of an incarnation, its own included, that
     /// no round has recorded: then its totals of gifts may be of other incarnations than another site's.
     pub(super) fn used_if_agreed(&self, here: &Here) -> Option<i64> {

@@ -252,7 +252,7 @@ impl Quotas {
             return None;
         }
         let elsewhere = quota.activity.as_ref().map_or(0, |activity| activity.known_free(here.position));
-        let there = quota.avantan.share.free().max(0).saturating_add(elsewhere);
+        let there = quota.avantan.share.free(here.site).max(0).saturating_add(elsewhere);
         // What is out beyond the limit is paid first.
         let before = i128::from(quota.needed()) + i128::from(quota.avantan.share.table.excess);
         let missing = (i128::from(amount) - i128::from(there) + before).max(0) as u128;

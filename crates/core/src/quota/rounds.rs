@@ -82,10 +82,9 @@ impl Quotas {
 
         self.refill(&turn.here, at);
         let mut offer = self.offer(&turn.here, at);
-        // The leader may not know what this site knows.
-        offer.stays =
-            matches!(message, Message::Election { scope: Scope::Closing, .. }) && self.may_not_close(&turn.here, at);
-        let before = self.standing(at);
+        // The leader may not know of a quota below this one.
+        offer.stays = matches!(message, Message::Election { scope: Scope::Closing, .. }) && self.has_children(at);
+        let before = self.standing(&turn.here, at);
         let mut step = Step::default();
         self.list[at].avantan.handle(turn.here.site, from, message, |_| offer, &mut step);
 
@@ -116,7 +115,7 @@ impl Quotas {
     pub(super) fn seek(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.here.now.mono;
         let quota = &self.list[at];
-        let free = quota.avantan.share.free().max(0);
+        let free = quota.avantan.share.free(turn.here.site).max(0);
         let Some(activity) = &quota.activity else { return };
         let is_settled = activity.waiting.is_empty() || turn.here.is_alone() || quota.avantan.share.part().is_some();
         if is_settled || !quota.avantan.is_idle() || activity.shortage.asked_for_gifts {
@@ -173,7 +172,7 @@ impl Quotas {
         }
         let lacking = activity.demand.forecast(SECOND).max(activity.demand.request());
         let elsewhere = activity.known_free(turn.here.position);
-        let starving = quota.avantan.share.free() < lacking && now >= activity.shortage.fed_at + SECOND;
+        let starving = quota.avantan.share.free(turn.here.site) < lacking && now >= activity.shortage.fed_at + SECOND;
         if starving && elsewhere >= lacking.saturating_mul(2 * turn.here.peers.len() as i64) {
             self.lead(turn, at, Intent::Move, Cause::Proactive);
         }
@@ -262,8 +261,9 @@ impl Quotas {
     fn lead(&mut self, turn: &mut Turn, at: usize, intent: Intent, cause: Cause) {
         // Nothing is begun with a name that may be forgotten already.
         let is_frozen = self.is_frozen(&self.list[at].name);
+        // Nor could what a round among a subset brings be granted where none of the majority has recorded this site.
         let is_among_subset = self.list[at].is_any() && intent == Intent::Move && cause != Cause::Recovery;
-        if is_among_subset && !is_frozen {
+        if is_among_subset && !is_frozen && !self.list[at].avantan.share.table.is_unrecorded(turn.here.site) {
             return self.lead_subset(turn, at, cause);
         }
         if is_frozen || !self.list[at].avantan.may_vote(turn.here.site) {
@@ -285,8 +285,8 @@ impl Quotas {
         // After a round in vain, what the sites kept back then is what the requests that wait may need.
         self.refill(&turn.here, at);
         let mut offer = self.offer(&turn.here, at);
-        offer.stays = intent == Intent::Delete && self.may_not_close(&turn.here, at);
-        let before = self.standing(at);
+        offer.stays = intent == Intent::Delete && self.has_children(at);
+        let before = self.standing(&turn.here, at);
         let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.gathers());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
@@ -295,13 +295,6 @@ impl Quotas {
         activity.waiting.note_offer();
         activity.shortage.asked_for_gifts = false;
         self.conclude_step(turn, at, before, step);
-    }
-
-    /// True if this site may not say that it grants and gives nothing any more, by which a quota is deleted. It may if no quota below rests
-    /// on this one, and if whoever can have tokens of it will be asked too: an incarnation that no round has recorded yet may have had some
-    /// of this site, or be in a round among a subset with it, and the leader may count the word of the one before.
-    fn may_not_close(&self, here: &Here, at: usize) -> bool {
-        self.has_children(at) || self.list[at].knows_unrecorded(here)
     }
 
     /// What this site is ready to say to a round.
@@ -466,7 +459,7 @@ impl Quotas {
         let activity = self.list[at].activity.as_ref();
         let wanted = activity.is_some_and(|activity| activity.admin.iter().any(|admin| admin.change == change));
         if !wanted {
-            let before = self.standing(at);
+            let before = self.standing(&turn.here, at);
             let mut step = Step::default();
             self.list[at].avantan.withdraw(turn.here.site, &mut step);
             self.conclude_step(turn, at, before, step);
@@ -475,7 +468,7 @@ impl Quotas {
 
     /// The time of the present phase is over.
     fn phase(&mut self, turn: &mut Turn, at: usize) {
-        let before = self.standing(at);
+        let before = self.standing(&turn.here, at);
         let (here, mut step) = (&turn.here, Step::default());
         let (avantan, activity) = self.list[at].parts(here);
         let due = activity.leader.tick(moment(here), turn.out.rng, avantan, here.site, here.sight(), &mut step);
@@ -519,7 +512,7 @@ impl Quotas {
     }
 
     /// What a later [`Quotas::conclude_step`] compares with.
-    fn standing(&self, at: usize) -> Standing {
+    fn standing(&self, here: &Here, at: usize) -> Standing {
         let share = &self.list[at].avantan.share;
         Standing {
             generation: share.table.generation,
@@ -527,7 +520,7 @@ impl Quotas {
             limit: share.table.limit,
             is_below: share.table.charter.parent.is_some(),
             is_closing: self.list[at].is_closing(),
-            free: share.free(),
+            free: share.free(here.site),
             phase: Phase::of(&self.list[at].avantan),
         }
     }
@@ -570,7 +563,7 @@ impl Quotas {
         if progress == Progress::Decided {
             return self.adopted(turn, at, before);
         }
-        if self.list[at].avantan.share.free() > before.free {
+        if self.list[at].avantan.share.free(turn.here.site) > before.free {
             // What was set aside for a ballot that came to nothing.
             self.serve(turn, at);
         }
@@ -724,7 +717,7 @@ impl Quotas {
     /// have with what was `away`, under way between sites, at the time; or unless a site that is up did not report in time.
     pub(super) fn judge_waiting(&mut self, turn: &mut Turn, at: usize, asked: SiteSet, away: i64) {
         let quota = &mut self.list[at];
-        let free = quota.avantan.share.free().max(0);
+        let free = quota.avantan.share.free(turn.here.site).max(0);
 
         // A round among a subset takes in whom it finds in no other one, and may leave out who has what is missing.
         let rounds = if quota.is_any() { 2 * ROUNDS } else { ROUNDS };

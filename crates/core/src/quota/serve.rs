@@ -171,7 +171,7 @@ impl Quotas {
         }
 
         // Free tokens are this site's alone, so it need ask nobody.
-        let Some(short) = self.short_level(&path, amount) else {
+        let Some(short) = self.short_level(&turn.here, &path, amount) else {
             turn.out.metrics.granted_local += 1;
             path.levels().for_each(|at| self.list[at].counters.work.local += 1);
             return Some(self.grant(turn, path, amount, hold));
@@ -549,7 +549,7 @@ impl Quotas {
                 break;
             }
             // What is free only shrinks by this, so nobody before the one that is found has come to fit meanwhile.
-            let Some(request) = activity.waiting.take_first_within(avantan.share.free()) else { break };
+            let Some(request) = activity.waiting.take_first_within(avantan.share.free(turn.here.site)) else { break };
             let path = match self.path_of(&request) {
                 Ok(path) => path,
                 Err(refusal) => {
@@ -566,7 +566,7 @@ impl Quotas {
 
             // It was first here; where another level is short, it waits there.
             path.levels().filter(|&level| level != at).for_each(|level| self.refill(&turn.here, level));
-            if let Some(short) = self.short_level(&path.without(at), request.amount) {
+            if let Some(short) = self.short_level(&turn.here, &path.without(at), request.amount) {
                 match self.stand_in_line(turn, short, request, false) {
                     Some(outcome) => self.finish(turn, request.ticket, outcome),
                     None => self.spare(&turn.here, &path, short, request.amount),

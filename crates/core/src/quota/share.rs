@@ -92,7 +92,7 @@ impl Quotas {
         let applied = quota.avantan.share.applied;
         let recorded = quota.avantan.share.table.recorded(site);
         let in_round = quota.avantan.in_round();
-        let free = quota.avantan.share.free().max(0);
+        let free = quota.avantan.share.free(turn.here.site).max(0);
         let activity = quota.activity(&turn.here);
         let known = &mut activity.peers[from];
         let fresher = digest.free > known.free;
@@ -179,14 +179,14 @@ impl Quotas {
         self.refill(&turn.here, at);
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return };
-        let free = quota.avantan.share.free().saturating_sub(activity.spared(turn.here.now.mono));
+        let free = quota.avantan.share.free(turn.here.site).saturating_sub(activity.spared(turn.here.now.mono));
         let idle = quota.limit().is_none() || !turn.here.config.redistribute || !activity.waiting.is_empty();
         if idle || free <= 0 {
             return;
         }
 
         let me = turn.here.position;
-        let eligible = |peer: usize| peer != me && turn.here.takes_gifts(peer);
+        let eligible = |peer: usize| peer != me && quota.gives_to(&turn.here, peer);
         let asked = quota.asked_for(&turn.here, free);
         let asked_of = |peer: usize| asked.get(peer).copied().unwrap_or(0);
         let mut rest = free - asked.iter().sum::<i64>();
@@ -256,7 +256,7 @@ impl Quotas {
     /// Lowers the tokens and raises the total, in one write; the total is told after it is durable.
     fn give(&mut self, turn: &mut Turn, at: usize, peer: usize, gift: i64) {
         let quota = &mut self.list[at];
-        assert!(gift > 0 && gift <= quota.avantan.share.free(), "only free tokens are given away");
+        assert!(gift > 0 && gift <= quota.avantan.share.free(turn.here.site), "only free tokens are given away");
 
         // What an incarnation of the receiver that is gone did not take counts as in use.
         quota.totals.give(peer, turn.here.peers[peer].incarnation, gift as u64);
@@ -278,7 +278,7 @@ impl Quotas {
     pub(super) fn tell(&mut self, turn: &mut Turn, at: usize, peer: usize) {
         let quota = &mut self.list[at];
         let share = &quota.avantan.share;
-        let free = share.free();
+        let free = share.free(turn.here.site);
         let (given_to, given) = quota.given(peer);
         let (received_from, received) = quota.received(peer);
         let mut digest = Digest {
@@ -339,7 +339,7 @@ impl Quotas {
 
         let quota = &self.list[at];
         let Some(activity) = &quota.activity else { return };
-        let free = quota.avantan.share.free();
+        let free = quota.avantan.share.free(turn.here.site);
         let rate = activity.demand.rate();
         let total = activity.known_free(turn.here.position).saturating_add(free);
         let unrecorded = quota.limit().is_some() && !quota.avantan.may_vote(turn.here.site);
@@ -466,7 +466,7 @@ impl Quotas {
                 continue;
             }
             self.refill(&turn.here, at);
-            let free = self.list[at].avantan.share.free();
+            let free = self.list[at].avantan.share.free(turn.here.site);
             let each = free / up.len() as i64;
             let extra = free % up.len() as i64;
 
@@ -510,6 +510,13 @@ impl Quota {
         self.totals.under_way(peer, present, received).min(i64::MAX as u128) as i64
     }
 
+    /// True if what is given to the member at this position would be of use there. An incarnation that no round has recorded grants nothing.
+    fn gives_to(&self, here: &Here, position: usize) -> bool {
+        let peer = &here.peers[position];
+        let is_recorded = || peer.incarnation <= self.avantan.share.table.recorded(peer.site);
+        here.takes_gifts(position) && (peer.incarnation <= Incarnation(1) || is_recorded())
+    }
+
     /// Tokens free at a member, by what it said last. A gift counts as there from when it is given, or several digests that cross it would
     /// each be answered by another.
     fn held(&self, here: &Here, peer: usize) -> i64 {
@@ -524,7 +531,7 @@ impl Quota {
     /// except for those that stay in line: these get what there is, if it suffices for the first of them.
     fn asked_for(&self, here: &Here, free: i64) -> Vec<i64> {
         let Some(activity) = &self.activity else { return Vec::new() };
-        let eligible = |peer: usize| peer != here.position && here.takes_gifts(peer);
+        let eligible = |peer: usize| peer != here.position && self.gives_to(here, peer);
         let members = 0..here.peers.len();
         let mut short = members.clone().filter(|&peer| eligible(peer) && activity.peers[peer].short > 0).peekable();
         if short.peek().is_none() {
@@ -555,7 +562,7 @@ impl Quota {
     /// this site waits for a member to have heard of something. `total` is what is free at all sites, by what this one knows.
     fn to_tell(&self, here: &Here, activity: &Activity, total: i64) -> (Vec<(usize, bool)>, bool) {
         let now = here.now.mono;
-        let free = self.avantan.share.free();
+        let free = self.avantan.share.free(here.site);
         let rate = activity.demand.rate();
         let (short, first) = (activity.short(free, now), activity.first_short(free));
 

@@ -120,12 +120,12 @@ impl Quotas {
 
     /// The first level that cannot grant so much now.
     #[inline]
-    pub(super) fn short_level(&self, path: &Path, amount: i64) -> Option<usize> {
+    pub(super) fn short_level(&self, here: &Here, path: &Path, amount: i64) -> Option<usize> {
         path.levels().find(|&at| {
             let Quota { avantan, activity, .. } = &self.list[at];
             // What is too little for one that stays in line is saved for it.
             let is_saved = activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
-            amount > avantan.share.free() || is_saved
+            amount > avantan.share.free(here.site) || is_saved
         })
     }
 

@@ -668,7 +668,7 @@ fn tokens_freed_by_a_withdrawal_serve_those_who_wait() {
     cluster.cut = vec![(0, 1), (0, 2), (1, 0), (2, 0)];
     let large = cluster.submit(0, acquire(40));
     cluster.run(250 * MILLISECOND);
-    assert_eq!(cluster.share(0, "gpus").free(), 0);
+    assert_eq!(cluster.free(0, "gpus"), 0);
     let small = cluster.submit(0, acquire(5));
     assert_eq!(cluster.outcome(0, small), None, "everything is set aside");
     cluster.run(1_500 * MILLISECOND);

@@ -84,7 +84,8 @@ impl World {
     }
 
     fn free(&self, at: usize) -> i64 {
-        self.sites[at].avantan.share.free()
+        let Site { avantan, incarnation, .. } = &self.sites[at];
+        avantan.share.free(Membership::first(self.members[at], *incarnation, &self.members))
     }
 
     fn is_in(&self, at: usize) -> bool {
