@@ -451,6 +451,20 @@ mod tests {
         })
     }
 
+    #[test]
+    fn reborn_names_new_incarnations_and_members_that_are_gone() {
+        seen(&[None; 4], |here| {
+            let mut peers = here.peers.to_vec();
+            (0..4).for_each(|at| peers[at].incarnation = Incarnation(1));
+            (peers[0].incarnation, peers[2].incarnation) = (Incarnation(3), Incarnation(2));
+            peers[3].gone = true;
+            let reborn = Here { peers: &peers, ..*here }.reborn();
+            let [new, gone] = [2, 3].map(|at| peers[at].site);
+            assert!(reborn.contains(&(gone, Incarnation::GONE)), "nothing is taken of it");
+            assert_eq!(reborn, [(new, Incarnation(2)), (gone, Incarnation::GONE)], "nor of itself or of the first");
+        });
+    }
+
     /// Of three sites one clock was wrong, and then the other one; never both.
     #[test]
     fn wrong_clocks_at_different_times_set_no_time_that_a_majority_agrees_on() {

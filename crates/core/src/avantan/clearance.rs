@@ -18,9 +18,9 @@
 //! or later: to lead there a site must have applied k+1, and then its answer does not name k. In between, any other site may
 //! have gone on: then it has accepted something since, which C2 learns as any site does that was away.
 //!
-//! Whoever built the value may have lost its disk too, after others had answered. Such a one counts on nothing any more, but what it sent is
-//! still on its way, and they might vote for it. So an answer counts only if its site knows every new incarnation that C2 knows: then it drops
-//! what came before that. Else C2 asks again. C2 has heard of all, as all have answered.
+//! Whoever built the value may have lost its disk too, or be gone, after others had answered. Then its word is lost, but what it sent may still be
+//! on its way, and they might vote for it. So an answer counts only if its site knows every new incarnation that C2 knows, and who is gone: from
+//! then on it takes nothing of those. Else C2 asks again. Of each new incarnation C2 knows by that one's own answer.
 
 use super::agreement::Avantan;
 use super::amount::Amount;
@@ -35,7 +35,7 @@ pub struct Clearance {
     token: u64,
     /// The newest instance that was applied here when it was asked.
     applied: u64,
-    /// The other members that are not in their first incarnation, each with the newest that was known here when it was asked.
+    /// The other sites that are not in their first incarnation, each with the newest that was known here when it was asked.
     reborn: Vec<(SiteId, Incarnation)>,
     /// The members that have answered it, by position.
     answered: SiteSet,
@@ -53,8 +53,8 @@ pub struct NoVote<A = i64> {
     /// The ballot promised there in the next instance; none if none was. Its leader may be a predecessor of the site that asks, and the
     /// report to it still on its way.
     pub promised: Option<Ballot>,
-    /// The other members that are not in their first incarnation, each with the newest that the site knows: it takes nothing any more of those
-    /// before.
+    /// The other sites that are not in their first incarnation, each with the newest that the site knows: it takes nothing any more of those
+    /// before. Of one that is gone it takes nothing at all ([`Incarnation::GONE`]).
     pub reborn: Vec<(SiteId, Incarnation)>,
 }
 
@@ -227,7 +227,8 @@ mod tests {
         assert_eq!((token, answered), (8, SiteSet::default()));
         for at in [1, 4] {
             let unaware = answer(&sites, at, token, &[]);
-            assert_eq!(clearance.hear(&mut sites[lost], site(lost, 2), at, unaware, &reborn), Heard::Nothing);
+            let heard = clearance.hear(&mut sites[lost], site(lost, 2), at, unaware, &reborn);
+            assert_eq!(heard, Heard::Nothing, "it may still vote");
         }
         let mut heard = |at: usize, told: &[(SiteId, Incarnation)]| {
             let answer = answer(&sites, at, token, told);

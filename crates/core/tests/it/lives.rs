@@ -6,6 +6,7 @@ use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::ClientId;
 use slackline_core::machine::Input;
 use slackline_core::node::Stale;
+use slackline_core::peer::quota::QuotaMessage;
 use slackline_core::peer::{Body, PeerMessage, SiteMessage};
 use slackline_core::session::RETENTION;
 
@@ -578,6 +579,33 @@ fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the
     for sequence in [waiting, there] {
         let outcome = cluster.outcome(lost, sequence);
         assert!(!outcome.is_some_and(|outcome| granted(&outcome)), "what does not exist any more is granted");
+    }
+}
+
+/// Each of the two waits for all others to say that no vote of its predecessor counts, and that they take nothing of the other's.
+#[test]
+fn two_sites_that_lost_their_disks_create_once_all_know_of_both() {
+    let mut cluster = Cluster::new(5);
+    cluster.run(SECOND);
+    for at in [0, 2] {
+        cluster.kill(at);
+        cluster.hosts[at].put_back(Default::default());
+        cluster.start(at);
+    }
+    cluster.run(2 * SECOND);
+    cluster.log = Some(Vec::new());
+    assert_eq!(cluster.done(2, create(90)), Outcome::Created { limit: 90 });
+    let told = |message: &PeerMessage| match &message.body {
+        Body::Quota(QuotaMessage::NoVote { answer, .. }) => Some(answer.reborn.clone()),
+        _ => None,
+    };
+    let log = cluster.log.as_ref().expect("kept");
+    let answers = log.iter().filter(|(to, ..)| *to == 2).filter_map(|(_, from, message)| Some((*from, told(message)?)));
+    let mut answers: Vec<_> = answers.filter(|(from, _)| *from != Cluster::site(0)).collect();
+    answers.dedup();
+    assert_eq!(answers.len(), 3, "one of each");
+    for (_, reborn) in answers {
+        assert!(reborn.contains(&(Cluster::site(0), Incarnation(2))), "tells of the other");
     }
 }
 
