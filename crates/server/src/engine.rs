@@ -596,9 +596,10 @@ impl Engine {
         }
         if let Some(predecessor) = self.node.predecessor() {
             error!(
-                "the data directory is new, and other sites know incarnation {} of this site, so the site joins nothing. Is its \
-                 volume mounted, and is `data` the right directory? Only if the earlier data are lost permanently, start the \
-                 site once with --new-storage; the tokens that it had count as in use until `quota reclaim`",
+                "the data directory is new, and other sites have heard of incarnation {} of this site, or noted that number for new \
+                 storage of it, so the site joins nothing. Is its volume mounted, and is `data` the right directory? Only if the \
+                 earlier data are lost permanently, start the site once with --new-storage; the tokens that it had count as in use \
+                 until `quota reclaim`",
                 predecessor.0
             );
         }

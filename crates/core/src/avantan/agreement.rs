@@ -779,6 +779,26 @@ mod tests {
     use crate::avantan::{Row, Settled, Share, Table};
     use crate::id::Incarnation;
 
+    /// Rounds that it was not asked by may have ended the entity.
+    #[test]
+    fn site_has_nothing_free_before_a_round_knows_its_incarnation_and_that_it_joined() {
+        let members: Vec<SiteId> = (0..3).map(|region| SiteId::new(region, 0)).collect();
+        let seen = |membership: u64, recorded: u32, since: u64, incarnation: u32| {
+            let row = Row { site: members[0], incarnation: Incarnation(recorded), ..Row::default() };
+            let table = Table::from_parts(1, 1, Some(60), vec![Settled { instance: 1, row }]);
+            let table = Table { membership, ..table };
+            let share = Share { tokens: 10, number: 1, applied: 1, table, ..Share::default() };
+            share.free(Membership {
+                number: 2,
+                since,
+                ..Membership::first(members[0], Incarnation(incarnation), &members)
+            })
+        };
+        assert_eq!([seen(0, 1, 0, 1), seen(2, 1, 2, 1), seen(1, 3, 1, 3)], [10; 3]);
+        assert_eq!([seen(1, 1, 2, 1), seen(0, 1, 1, 1)], [0; 2], "it has joined since");
+        assert_eq!([seen(0, 1, 0, 2), seen(0, 2, 0, 3)], [0; 2], "its incarnation is not recorded");
+    }
+
     /// Six sites, of which one is declared lost while a value is out. What was asked for before the change is asked for again after it, so
     /// that the votes that a leader has may be older and newer than it. Three of the five that are left have not voted yet: they may choose
     /// another value.

@@ -42,6 +42,8 @@ pub struct Membership<'a> {
     pub members: &'a [SiteId],
     /// The number of changes.
     pub number: u64,
+    /// The number of the change by which this site became a member; zero for the first members.
+    pub since: u64,
     /// Those that were members.
     pub gone: &'a [SiteId],
     /// True if every entity that this site knows has recorded the last change: only then it votes for the next.
@@ -51,7 +53,7 @@ pub struct Membership<'a> {
 impl<'a> Membership<'a> {
     /// A site of a cluster whose members never changed.
     pub fn first(me: SiteId, incarnation: Incarnation, members: &'a [SiteId]) -> Self {
-        Self { me, incarnation, members, number: 0, gone: &[], settled: true }
+        Self { me, incarnation, members, number: 0, since: 0, gone: &[], settled: true }
     }
 
     /// The number of members.

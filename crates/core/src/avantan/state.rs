@@ -225,6 +225,13 @@ impl<A: Amount> Table<A> {
         site.incarnation > Incarnation(1) && self.records() && site.incarnation > self.recorded(site.me)
     }
 
+    /// True if the entity may be gone by a round that asked somebody else: the incarnation of this site before this one, or all but this site,
+    /// if it has joined since. Until a later round is applied here, which tells of that, this site grants nothing and nobody gives it anything.
+    #[inline]
+    pub fn is_new(&self, site: Membership) -> bool {
+        self.is_unrecorded(site) || (self.membership < site.since && self.limit.is_some())
+    }
+
     /// True if another member that is up is such an incarnation.
     pub fn has_unrecorded(&self, site: Membership, sight: impl Sight) -> bool {
         self.records() && site.others_up(sight).any(|(other, incarnation)| incarnation > self.recorded(other))
@@ -347,12 +354,11 @@ impl<A: Amount> Share<A> {
         self.round.as_ref().is_some_and(|round| round.first.is_some())
     }
 
-    /// The amount that may be granted or given away now. An incarnation that no round has recorded has nothing: the entity may be gone by the
-    /// word of the one before, and what it has with it.
+    /// The amount that may be granted or given away now. A site that is new to the entity has nothing.
     #[inline]
     pub fn free(&self, site: Membership) -> A {
         match &self.round {
-            _ if self.table.is_over() || self.table.is_unrecorded(site) => A::default(),
+            _ if self.table.is_over() || self.table.is_new(site) => A::default(),
             Some(round) if round.closing => A::default(),
             Some(round) => self.tokens.minus(round.held).minus(self.held_by_subset()),
             None => self.tokens.minus(self.held_by_subset()),
@@ -386,16 +392,16 @@ impl<A: Amount> Share<A> {
         }
 
         // Nothing of an earlier generation is left in a later one, nor in an entity that was deleted.
-        let was_unrecorded = self.table.is_unrecorded(site);
+        let was_new = self.table.is_new(site);
         if table.generation != self.table.generation || table.limit.is_none() {
             self.tokens = A::default();
 
             // No value of it can be out: whoever votes for one is in a round among a subset, and a generation ends only when every
-            // member has said that it is in none. For an incarnation that is not recorded the one before has said so.
+            // member has said that it is in none. One that is new to it was not asked, and joins none; an earlier version did.
             if let Some(record) = &mut self.subset
                 && let Some(part) = record.part.take()
             {
-                let is_open = part.accepted.is_some() && !was_unrecorded;
+                let is_open = part.accepted.is_some() && !was_new;
                 assert!(!is_open, "a generation ends while a round among a subset is open");
             }
         }

@@ -626,7 +626,8 @@ impl Members {
         let is_alone = gone.len() + 1 == sites.len();
         let is_whole = incarnation <= Incarnation(1) || identity.whole == number || is_alone;
         let settled = number == 0 || (is_whole && chapters.are_settled());
-        Membership { me, incarnation, members: sites, number, gone, settled }
+        let since = roster.seats[self.position].since;
+        Membership { me, incarnation, members: sites, number, since, gone, settled }
     }
 }
 

@@ -29,6 +29,11 @@ impl Quotas {
         let Some(at) = self.position(quota).filter(|_| !self.is_frozen(quota)) else {
             return answer_of_unknown(turn, from, quota, message);
         };
+        // What a round brings to a site that is new to the quota could not be granted, and the quota may be gone before it ends.
+        if matches!(message, Message::Election { .. }) && self.list[at].avantan.share.table.is_new(turn.here.site) {
+            let message = Box::new(Message::Busy { key: message.key() });
+            return turn.out.send(from, QuotaMessage::Subset { quota: quota.to_owned(), message });
+        }
         self.refill(&turn.here, at);
         let offer = self.offer(&turn.here, at);
         self.step_subset(turn, at, |subset| {

@@ -178,7 +178,7 @@ impl Quotas {
         }
         let mut surplus = quota.backlog() - quota.wanted_at(&turn.here, turn.here.position);
         let mut handed = Vec::new();
-        for peer in (0..turn.here.peers.len()).filter(|&peer| turn.here.takes_gifts(peer)) {
+        for peer in (0..turn.here.peers.len()).filter(|&peer| quota.gives_to(&turn.here, peer)) {
             if peer == turn.here.position || surplus <= 0 {
                 continue;
             }
@@ -196,7 +196,7 @@ impl Quotas {
 
         // Where nothing is refilled nothing may stay, however little the others lack: the first that refills some has it.
         if surplus > 0 && quota.rate_here(&turn.here) == 0 && handed.is_empty() {
-            let refills = |peer: &usize| turn.here.takes_gifts(*peer) && quota.rate_at(&turn.here, *peer) > 0;
+            let refills = |peer: &usize| quota.gives_to(&turn.here, *peer) && quota.rate_at(&turn.here, *peer) > 0;
             handed.extend((0..turn.here.peers.len()).find(refills).map(|peer| (peer, surplus)));
         }
 

@@ -165,7 +165,8 @@ impl Quotas {
             && !quota.avantan.in_round()
             && quota.avantan.share.part().is_none()
             && activity.leader.may_start(now)
-            && self.gifts.leaving.is_none();
+            && self.gifts.leaving.is_none()
+            && !quota.avantan.share.table.is_new(turn.here.site);
         let foresees = turn.here.config.redistribute && turn.here.config.ahead;
         if rate == 0 || !calm || !foresees || quota.limit().is_none() {
             return;
@@ -261,9 +262,9 @@ impl Quotas {
     fn lead(&mut self, turn: &mut Turn, at: usize, intent: Intent, cause: Cause) {
         // Nothing is begun with a name that may be forgotten already.
         let is_frozen = self.is_frozen(&self.list[at].name);
-        // Nor could what a round among a subset brings be granted where none of the majority has recorded this site.
+        // What a round among a subset brings could not be granted by a site that is new to the quota.
         let is_among_subset = self.list[at].is_any() && intent == Intent::Move && cause != Cause::Recovery;
-        if is_among_subset && !is_frozen && !self.list[at].avantan.share.table.is_unrecorded(turn.here.site) {
+        if is_among_subset && !is_frozen && !self.list[at].avantan.share.table.is_new(turn.here.site) {
             return self.lead_subset(turn, at, cause);
         }
         if is_frozen || !self.list[at].avantan.may_vote(turn.here.site) {
@@ -660,8 +661,9 @@ impl Quotas {
         self.seek(turn, at);
         self.lead_admin(turn, at);
 
-        let table = &self.list[at].avantan.share.table;
-        let is_left = table.has_unrecorded(turn.here.site, turn.here.sight()) || table.is_before(turn.here.site);
+        let (site, table) = (turn.here.site, &self.list[at].avantan.share.table);
+        let is_left =
+            table.has_unrecorded(site, turn.here.sight()) || table.is_unrecorded(site) || table.is_before(site);
         let activity = self.list[at].activity(&turn.here);
         activity.leader.note_recorded(now, turn.out.rng, is_left);
         self.schedule(at);

@@ -214,7 +214,11 @@ impl Quotas {
         // While requests wait somewhere, what is here may be what they need: it had better be found here than under way.
         let surplus = rest - part(me);
         let mut ahead = Vec::new();
-        let calm = activity.peers.iter().all(|peer| peer.short <= 0 || turn.here.now.mono >= peer.heard_at + SHORT);
+        let is_short = |peer: usize| {
+            let share = &activity.peers[peer];
+            share.short > 0 && turn.here.now.mono < share.heard_at + SHORT && eligible(peer)
+        };
+        let calm = !(0..turn.here.peers.len()).any(is_short);
         if surplus > 0 && calm && turn.here.config.ahead {
             // A site that lacks little is left alone: what it lacks changes faster than gifts arrive.
             let deficit = |peer: usize| {
@@ -342,7 +346,7 @@ impl Quotas {
         let free = quota.avantan.share.free(turn.here.site);
         let rate = activity.demand.rate();
         let total = activity.known_free(turn.here.position).saturating_add(free);
-        let unrecorded = quota.limit().is_some() && !quota.avantan.may_vote(turn.here.site);
+        let unrecorded = quota.limit().is_some() && quota.avantan.share.table.is_unrecorded(turn.here.site);
         let (tell, is_awaited) = quota.to_tell(&turn.here, activity, total);
         for (peer, repeat) in tell {
             self.tell(turn, at, peer);
@@ -444,11 +448,10 @@ impl Quotas {
     /// Gives every free token of the quotas from `from` on to the members that are up, before the site stops. Returns
     /// where to go on.
     pub(super) fn give_away(&mut self, turn: &mut Turn, from: usize) -> Option<usize> {
-        let up: Vec<usize> = (0..turn.here.peers.len())
-            .filter(|&peer| peer != turn.here.position && turn.here.takes_gifts(peer))
-            .collect();
-        let has_takers = !up.is_empty() && turn.here.config.redistribute;
-        if !has_takers && turn.here.drained.is_none() {
+        let me = turn.here.position;
+        let others = (0..turn.here.peers.len()).filter(|&peer| peer != me);
+        let is_any_up = turn.here.config.redistribute && others.clone().any(|peer| turn.here.takes_gifts(peer));
+        if !is_any_up && turn.here.drained.is_none() {
             return None;
         }
 
@@ -462,13 +465,11 @@ impl Quotas {
             if turn.here.drained.is_some() {
                 self.end_line(turn, at);
             }
-            if !has_takers {
-                continue;
-            }
+            let quota = &self.list[at];
+            let takers: Vec<usize> =
+                others.clone().filter(|&peer| is_any_up && quota.gives_to(&turn.here, peer)).collect();
             self.refill(&turn.here, at);
             let free = self.list[at].avantan.share.free(turn.here.site);
-            let each = free / up.len() as i64;
-            let extra = free % up.len() as i64;
 
             // A site that goes on tells of them again until its receivers say that they have them; one that stops does when it has
             // started again.
@@ -478,14 +479,18 @@ impl Quotas {
                 activity.tick_at = activity.tick_at.min(turn.here.now.mono + SECOND);
                 self.schedule(at);
             }
-            for (order, &peer) in up.iter().enumerate() {
+            if takers.is_empty() {
+                continue;
+            }
+            let (each, extra) = (free / takers.len() as i64, free % takers.len() as i64);
+            for (order, &peer) in takers.iter().enumerate() {
                 let gift = each + i64::from((order as i64) < extra);
                 if gift > 0 {
                     turn.out.metrics.gifts_leaving += 1;
                     self.give(turn, at, peer, gift);
                 }
             }
-            self.leave_backlog(turn, at, &up);
+            self.leave_backlog(turn, at, &takers);
         }
         (end < self.list.len()).then_some(end)
     }
@@ -510,11 +515,11 @@ impl Quota {
         self.totals.under_way(peer, present, received).min(i64::MAX as u128) as i64
     }
 
-    /// True if what is given to the member at this position would be of use there. An incarnation that no round has recorded grants nothing.
-    fn gives_to(&self, here: &Here, position: usize) -> bool {
-        let peer = &here.peers[position];
-        let is_recorded = || peer.incarnation <= self.avantan.share.table.recorded(peer.site);
-        here.takes_gifts(position) && (peer.incarnation <= Incarnation(1) || is_recorded())
+    /// True if what is given to the member at this position would be of use there: one that is new to the quota grants nothing.
+    pub(super) fn gives_to(&self, here: &Here, position: usize) -> bool {
+        let (peer, table) = (&here.peers[position], &self.avantan.share.table);
+        let is_recorded = peer.incarnation <= Incarnation(1) || peer.incarnation <= table.recorded(peer.site);
+        here.takes_gifts(position) && is_recorded && peer.since <= table.membership
     }
 
     /// Tokens free at a member, by what it said last. A gift counts as there from when it is given, or several digests that cross it would
@@ -569,7 +574,7 @@ impl Quota {
         // Worth telling: an eighth of a site's part of all that is free.
         let noticeable = (total / (8 * here.peers.len() as i64)).max(1);
         let patience = 2 * here.longest_round_trip() + 100 * MILLISECOND;
-        let unrecorded = self.limit().is_some() && !self.avantan.may_vote(here.site);
+        let unrecorded = self.limit().is_some() && self.avantan.share.table.is_unrecorded(here.site);
 
         // A member that was in no round since the limit was changed may not know of it. It is told for a while; and, as it may have what
         // is to be taken, until nothing is in excess.

@@ -138,6 +138,7 @@ impl Quotas {
         let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
         match activity.leader.clearance.hear(avantan, turn.here.site, from, answer, &turn.here.reborn()) {
             Heard::Nothing => return,
+            Heard::Outdated => return self.ask_whether_it_may_vote(turn, at),
             Heard::Behind => {
                 let message = Message::Behind { applied: avantan.share.applied };
                 return turn.out.send(turn.here.peers[from].site, QuotaMessage::agreement(name, message));
