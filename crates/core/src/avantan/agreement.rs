@@ -785,8 +785,8 @@ mod tests {
         let members: Vec<SiteId> = (0..3).map(|region| SiteId::new(region, 0)).collect();
         let seen = |membership: u64, recorded: u32, since: u64, incarnation: u32| {
             let row = Row { site: members[0], incarnation: Incarnation(recorded), ..Row::default() };
-            let table = Table::from_parts(1, 1, Some(60), vec![Settled { instance: 1, row }]);
-            let table = Table { membership, ..table };
+            let mut table = Table::from_parts(1, 1, Some(60), vec![Settled { instance: 1, row }]);
+            table.membership = membership;
             let share = Share { tokens: 10, number: 1, applied: 1, table, ..Share::default() };
             share.free(Membership {
                 number: 2,
