@@ -1,7 +1,6 @@
 //! Keeps watch over who is up and connected, and judges refusals by that.
 
 use slackline_core::api::{Operation, Outcome, Readiness};
-use slackline_core::avantan::Membership;
 use slackline_core::clock::MILLISECOND;
 use slackline_core::id::SiteId;
 use slackline_core::machine::Effect;
@@ -58,9 +57,17 @@ impl Simulation {
     pub(crate) fn look_for_refusals(&mut self, world: &mut World) {
         self.note_standing(world);
         let (now, sites) = (world.now(), world.len());
+        let everybody: Vec<usize> = (0..sites).collect();
+        let all = self.watch.refusals.standing.sound_since(&everybody);
         for site in 0..sites {
             for (at, kind) in KINDS.iter().enumerate() {
-                let has_plenty = self.has_plenty(world, site, kind);
+                let is_new = is_new(world, site, kind);
+                let new = &mut self.watch.refusals.new[site][at];
+                *new = is_new.then(|| new.unwrap_or(now));
+                let found = refusal::check_new(now, *new, all);
+                self.oracle.blame(refusal::NAME, found, format_args!("site {site}, quota {}", kind.name));
+
+                let has_plenty = !is_new && self.has_plenty(world, site, kind);
                 let plenty = &mut self.watch.refusals.plenty[site][at];
                 *plenty = has_plenty.then(|| plenty.unwrap_or(now));
             }
@@ -103,8 +110,7 @@ impl Simulation {
             needed += i128::from(quota.needed());
             let is_known = quota.limit().is_some() && quota.avantan().share.round.is_none();
             if is_known && self.watch.refusals.standing.sound_since(&[site, other]).is_some() {
-                let site = Membership::first(node.config().me, node.incarnation(), &node.config().members);
-                free += i128::from(quota.avantan().share.free(site));
+                free += i128::from(quota.avantan().share.free(node.membership()));
             }
         }
 
@@ -281,4 +287,11 @@ impl Simulation {
             );
         }
     }
+}
+
+/// True if a site is new to a quota: then it grants nothing before a round has recorded it.
+fn is_new(world: &World, site: usize, kind: &Kind) -> bool {
+    let Some(node) = world.node(site) else { return false };
+    let quota = node.chapters().quotas.find(kind.name);
+    quota.is_some_and(|quota| quota.avantan().share.table.is_new(node.membership()))
 }

@@ -162,6 +162,11 @@ impl Node {
         self.peers.iter().filter(|peer| !is_met(peer)).map(|peer| peer.site).collect()
     }
 
+    /// The members as it sees them.
+    pub fn membership(&self) -> Membership<'_> {
+        self.members.seen_by(self.config.me, &self.identity, &self.chapters)
+    }
+
     /// Its incarnation; zero while it has none.
     pub fn incarnation(&self) -> Incarnation {
         self.identity.incarnation

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use slackline_core::api::{Answer, Batch, Operation, Outcome, Readiness, Request, Response, Shown, Submission};
-use slackline_core::avantan::{Membership, Share};
+use slackline_core::avantan::Share;
 use slackline_core::clock::{MILLISECOND, Now};
 use slackline_core::config::NAMES_KEPT;
 use slackline_core::id::{Incarnation, SessionId, SiteId};
@@ -360,8 +360,7 @@ impl Cluster {
     /// The tokens of a quota that a site could grant now.
     pub(crate) fn free(&self, at: usize, quota: &str) -> i64 {
         let node = self.hosts[at].node.as_ref().expect("runs");
-        let members: Vec<SiteId> = (0..self.hosts.len()).map(Self::site).collect();
-        self.share(at, quota).free(Membership::first(Self::site(at), node.incarnation(), &members))
+        self.share(at, quota).free(node.membership())
     }
 
     pub(crate) fn tokens(&self, at: usize, quota: &str) -> i64 {

@@ -42,6 +42,9 @@ pub const DOUBT: u64 = 8 * SECOND;
 pub const WAIT: u64 = 2 * SECOND;
 /// For so long enough tokens were within reach before an acquire must be served.
 pub const TOKENS: u64 = 4 * SECOND;
+/// A round records a site that is new to a quota within this time, while all sites are sound: those that would lead it may have put it off
+/// for as long as they do at most before.
+pub const RECORDED: u64 = 40 * SECOND;
 /// An acquire that may wait for so long is judged if it was refused as late.
 pub const PATIENCE: u64 = 2 * SECOND;
 /// A holder that was asked to give a right up so lately need not be asked again.
@@ -174,6 +177,16 @@ pub fn check_asked_back(now: u64, left: i64, asked: Option<u64>) -> Result<(), S
         return Ok(());
     }
     Err(format!("a write may not wait for rights that last for {left} us, and nobody was asked to give them up"))
+}
+
+/// Judges a site that is new to a quota `since` then, if it is; all sites are sound since `sound`.
+pub fn check_new(now: u64, since: Option<u64>, sound: Option<u64>) -> Result<(), String> {
+    match since.zip(sound) {
+        Some((since, sound)) if now > since.max(sound) + RECORDED => {
+            Err(format!("it is new since {since}, and no round has recorded it, though all are sound since {sound}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Judges what came of an acquire, a creation or a deletion that was sent when its site, and others, could serve it; `timeout` is

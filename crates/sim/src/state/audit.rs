@@ -41,6 +41,8 @@ pub(crate) enum Step {
 pub(crate) struct Audit {
     /// When everything that was wrong had ended.
     pub(crate) healed_at: u64,
+    /// The time since which clients have done everything but what callers have to do; zero before.
+    pub(crate) hurried_at: u64,
     /// The cluster is left alone before this.
     pub(crate) resting_until: u64,
     /// When the last task ended; none while there are tasks.

@@ -75,6 +75,8 @@ pub(crate) struct Refusals {
     pub(crate) held_up: Vec<u64>,
     /// By site and kind of quota: since when there are enough tokens within reach.
     pub(crate) plenty: Vec<Vec<Option<u64>>>,
+    /// Since when each site is new to each kind of quota, if it is.
+    pub(crate) new: Vec<Vec<Option<u64>>>,
     /// By site: its life, and since when it has served in it.
     pub(crate) serving: Vec<(u32, Option<u64>)>,
     /// Transactions of which a part was seen to wait for rights.
@@ -121,6 +123,7 @@ impl Refusals {
             standing: Standing::new(sites),
             held_up: vec![0; sites],
             plenty: vec![vec![None; KINDS.len()]; sites],
+            new: vec![vec![None; KINDS.len()]; sites],
             serving: vec![(0, None); sites],
             waited: BTreeSet::new(),
             asked_back: BTreeMap::new(),
