@@ -46,6 +46,8 @@ const DEADLINE: u64 = 20 * SECOND;
 const PATIENCE: u64 = 5;
 const PAUSE: u64 = 3 * SECOND;
 
+/// The longest time that an answer is under way to a caller, at rest.
+const UNDER_WAY: u64 = SECOND / 2;
 /// The longest time that it takes until the tokens that the rate has brought, at each site a part, are together at one.
 const FULL_LATE: u64 = 8 * SECOND;
 /// The number of names that do not exist and are created.
@@ -59,7 +61,8 @@ impl Simulation {
         }
 
         // Only once everything else is done do callers hurry with what is left to them of their transactions over treaties.
-        if self.callers.ledger.borrow().is_over && self.audit.hurried_at == 0 {
+        let is_rest_done = self.callers.ledger.borrow().is_over && self.nothing_is_held();
+        if is_rest_done && self.audit.hurried_at == 0 {
             self.audit.hurried_at = world.now();
         }
         if world.now() > self.audit.healed_at.max(self.audit.hurried_at) + SETTLING {
@@ -485,7 +488,6 @@ async fn refills(
 ) -> Result<Outcome, String> {
     let takes = |waits| Command::Acquire { quota: Arc::clone(&quota), amount: all, hold: Hold::Counted, waits };
     let is_granted = |outcome: &Outcome| matches!(outcome, Outcome::Granted { .. });
-    let asked = seat.port.now();
     let (_, first) = call(seat, ledger, takes(true), place.clone()).await?;
     if !is_granted(&first) {
         return Err(format!("all of it is asked for at rest, and that ends as {first:?}"));
@@ -497,8 +499,8 @@ async fn refills(
     match second {
         Outcome::Refused(Refusal::Exhausted { retry_after: Some(after), level: 0, .. })
             if (due / 2..due + FULL_LATE).contains(&(u64::from(after) * MILLISECOND)) => {}
-        // What is so little that it can be back before the next who asks arrives.
-        Outcome::Granted { .. } if seat.port.now().0 - asked.0 >= due => return Ok(second),
+        // What is so little that it is back before the next who asks has arrived; that one and the answer before it were under way.
+        Outcome::Granted { .. } if seat.port.now().0 - began.0 + UNDER_WAY >= due => {}
         other => {
             return Err(format!(
                 "{all} tokens were granted, they are back in {due} us, and who asks is told {other:?}"

@@ -55,10 +55,12 @@ impl Simulation {
     /// Returns true if every operation is sent, nothing is in doubt and nothing is held.
     pub(crate) fn clients_are_done(&self) -> bool {
         let is_over = self.is_finishing() && self.transactions_are_done() && self.faults.joining.is_none();
-        self.callers_are_done(is_over)
-            && is_over
-            && self.treaties_are_done()
-            && self.clients.all.iter().all(|client| client.open.is_empty() && client.holdings.is_empty())
+        self.callers_are_done(is_over) && is_over && self.treaties_are_done() && self.nothing_is_held()
+    }
+
+    /// True if no operation of a client is open, and none of them holds tokens.
+    pub(crate) fn nothing_is_held(&self) -> bool {
+        self.clients.all.iter().all(|client| client.open.is_empty() && client.holdings.is_empty())
     }
 
     /// What clients still wait for, in words.

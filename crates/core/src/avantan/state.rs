@@ -229,7 +229,14 @@ impl<A: Amount> Table<A> {
     /// if it has joined since. Until a later round is applied here, which tells of that, this site grants nothing and nobody gives it anything.
     #[inline]
     pub fn is_new(&self, site: Membership) -> bool {
-        self.is_unrecorded(site) || (self.membership < site.since && self.limit.is_some())
+        self.is_new_at(site.me, site.incarnation, site.since)
+    }
+
+    /// The same of any site, by what is known of its incarnation, and of the change by which it became a member.
+    #[inline]
+    pub fn is_new_at(&self, site: SiteId, incarnation: Incarnation, since: u64) -> bool {
+        let is_unrecorded = incarnation > Incarnation(1) && incarnation > self.recorded(site);
+        self.limit.is_some() && (is_unrecorded || self.membership < since)
     }
 
     /// True if another member that is up is such an incarnation.

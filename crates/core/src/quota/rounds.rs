@@ -23,7 +23,7 @@ use crate::gift::Totals;
 use crate::id::{SiteId, SiteSet};
 use crate::peer::quota::QuotaMessage;
 use crate::session::Aim;
-use crate::turn::{Here, Ticket, Turn};
+use crate::turn::{Here, Peer, Ticket, Turn};
 
 /// The time ahead for which a site asks for tokens in a round, in microseconds.
 const EPOCH: u64 = 5 * SECOND;
@@ -614,7 +614,8 @@ impl Quotas {
         // A site that may not vote has to see to it that it may. While more is out than the limit, each sees to it that what it has
         // goes, and that the others know.
         let is_over = quota.avantan.share.table.is_over();
-        if quota.activity.is_some() || !quota.avantan.may_vote(turn.here.site) || is_over {
+        let is_new = quota.avantan.share.table.is_new(turn.here.site);
+        if quota.activity.is_some() || !quota.avantan.may_vote(turn.here.site) || is_new || is_over {
             quota.activity(&turn.here);
         }
         match quota.limit() {
@@ -726,12 +727,14 @@ impl Quotas {
         let Some(activity) = &mut quota.activity else { return };
         let reachable = activity.known_free(turn.here.position).saturating_add(free);
 
-        // A site that is up and did not report in time may have what is missing.
-        let large = quota.avantan.share.table.limit.unwrap_or(0) / LARGE;
-        let missed = |peer: usize| {
-            peer != turn.here.position && turn.here.peers[peer].is_up(turn.here.now) && !asked.contains(peer)
+        // A site that is up and did not report in time may have what is missing, unless it has nothing free anyhow.
+        let table = &quota.avantan.share.table;
+        let large = table.limit.unwrap_or(0) / LARGE;
+        let missed = |(position, peer): (usize, &Peer)| {
+            let may_have = peer.is_up(turn.here.now) && !table.is_new_at(peer.site, peer.incarnation, peer.since);
+            position != turn.here.position && !asked.contains(position) && may_have
         };
-        let hoped_for_by_large = match (0..turn.here.peers.len()).any(missed) {
+        let hoped_for_by_large = match turn.here.peers.iter().enumerate().any(missed) {
             true => i64::MAX,
             false => reachable.saturating_add(away),
         };

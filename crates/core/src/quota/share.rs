@@ -445,7 +445,7 @@ impl Quotas {
         (is_any_unrecorded, None)
     }
 
-    /// Gives every free token of the quotas from `from` on to the members that are up, before the site stops. Returns
+    /// Gives every free token of the quotas from `from` on to the members that are up and not new to them, before the site stops. Returns
     /// where to go on.
     pub(super) fn give_away(&mut self, turn: &mut Turn, from: usize) -> Option<usize> {
         let me = turn.here.position;
@@ -468,6 +468,9 @@ impl Quotas {
             let quota = &self.list[at];
             let takers: Vec<usize> =
                 others.clone().filter(|&peer| is_any_up && quota.gives_to(&turn.here, peer)).collect();
+            if takers.is_empty() {
+                continue;
+            }
             self.refill(&turn.here, at);
             let free = self.list[at].avantan.share.free(turn.here.site);
 
@@ -478,9 +481,6 @@ impl Quotas {
                 let activity = self.list[at].activity(&turn.here);
                 activity.tick_at = activity.tick_at.min(turn.here.now.mono + SECOND);
                 self.schedule(at);
-            }
-            if takers.is_empty() {
-                continue;
             }
             let (each, extra) = (free / takers.len() as i64, free % takers.len() as i64);
             for (order, &peer) in takers.iter().enumerate() {
@@ -518,8 +518,7 @@ impl Quota {
     /// True if what is given to the member at this position would be of use there: one that is new to the quota grants nothing.
     pub(super) fn gives_to(&self, here: &Here, position: usize) -> bool {
         let (peer, table) = (&here.peers[position], &self.avantan.share.table);
-        let is_recorded = peer.incarnation <= Incarnation(1) || peer.incarnation <= table.recorded(peer.site);
-        here.takes_gifts(position) && is_recorded && peer.since <= table.membership
+        here.takes_gifts(position) && !table.is_new_at(peer.site, peer.incarnation, peer.since)
     }
 
     /// Tokens free at a member, by what it said last. A gift counts as there from when it is given, or several digests that cross it would

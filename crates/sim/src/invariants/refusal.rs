@@ -14,6 +14,7 @@
 //! | a part that is prepared does not stay in doubt | its home, the other participants and the coordinator | [`DOUBT`] after the deadline: whoever is in doubt asks at least every 2 s, and one answer of each suffices |
 //! | a part that waits for rights gives up in time | its home | [`WAIT`] after the deadline: a timer of its own |
 //! | an acquire is not refused that would leave as much as all sites wait for | its site, and those that have the free tokens, for [`TOKENS`] | digests are told within a second of news, and asked for after one round trip; after a round in vain nothing is asked for 2 s |
+//! | a site that is new to a quota is recorded by a round; before, its acquires are not judged | all sites | [`RECORDED`]: who would lead it may have put it off for up to 17 s |
 //! | a write that may not wait is refused, and the rights over what it writes are asked back | its home | [`ASKED_BACK`]; one that ends by itself within [`SOON`] is left |
 //! | an acquire that stays in line is not refused as exhausted | nobody | it waits until its time is up |
 //! | a quota is created or deleted | all sites, for [`SETTLED`] | two round trips after at most two rounds of others |

@@ -25,7 +25,8 @@
 //! # A lost disk
 //!
 //! An incarnation is **dead** once a later one of its site was heard of. Six rules keep a round safe with dead members. None of them
-//! needs a majority, and a new incarnation may lead, join and vote at once.
+//! needs a majority, nor that a new incarnation waits until it is recorded; quotas let it take part only then, for another reason
+//! ([`super::Table::is_new`]).
 //!
 //! 1. Every message carries its sender's incarnation. A site durably remembers the newest of every other site ([`Known`]), drops what an
 //!    older one sent, and no longer counts the votes of it that it has. Else a vote could count at one site that another took for unknown.
