@@ -289,12 +289,9 @@ impl Simulation {
     }
 }
 
-/// True if a site is new to a quota that exists, as all others say: then it grants nothing before a round has recorded it.
+/// True if a site is new to a quota: then it grants nothing before a round has recorded it.
 fn is_new(world: &World, site: usize, kind: &Kind) -> bool {
     let Some(node) = world.node(site) else { return false };
-    let table = |other: usize| Some(&world.node(other)?.chapters().quotas.find(kind.name)?.avantan().share.table);
-    let Some(own) = table(site) else { return false };
-    let is_same =
-        |other: usize| table(other).is_some_and(|table| table.generation == own.generation && table.limit.is_some());
-    own.is_new(node.membership()) && (0..world.len()).all(is_same)
+    let quota = node.chapters().quotas.find(kind.name);
+    quota.is_some_and(|quota| quota.avantan().share.table.is_new(node.membership()))
 }

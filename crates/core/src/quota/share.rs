@@ -52,20 +52,18 @@ impl Quotas {
             return;
         };
 
-        // Totals of another generation went with its tokens: taken now, they would make tokens of this one.
+        // Totals of another generation went with its tokens: taken now, they would make tokens of this one. Those of one that is deleted did,
+        // too; who was not asked about the deletion, and missed it, hears of it from nobody else.
         let quota = &mut self.list[at];
-        let applied = quota.avantan.share.applied;
-        if digest.generation != quota.avantan.share.table.generation {
-            let message = if digest.applied > applied {
-                crate::avantan::Message::Behind { applied }
-            } else {
-                let table = quota.avantan.share.table.clone();
-                crate::avantan::Message::Decided { instance: applied, table }
-            };
-            turn.out.send(site, QuotaMessage::agreement(digest.quota, message));
-            return;
-        }
-        if quota.limit().is_none() {
+        let (applied, table) = (quota.avantan.share.applied, &quota.avantan.share.table);
+        if digest.generation != table.generation || table.limit.is_none() {
+            if digest.applied > applied {
+                let message = crate::avantan::Message::Behind { applied };
+                turn.out.send(site, QuotaMessage::agreement(digest.quota, message));
+            } else if digest.applied < applied {
+                let message = crate::avantan::Message::Decided { instance: applied, table: table.clone() };
+                turn.out.send(site, QuotaMessage::agreement(digest.quota, message));
+            }
             return;
         }
 

@@ -536,9 +536,8 @@ fn drained_site_leaves_its_tokens_with_the_others() {
 }
 
 /// A leader has the word of a site that it grants nothing any more, and is suspended. The site loses its disk, and to its new incarnation tokens
-/// are released that the one before granted. The quota is deleted before a round has recorded it.
-#[test]
-fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the_next() {
+/// are released that the one before granted. The quota will be deleted before a round has recorded it. The number of the deletion.
+fn before_a_deletion_by_the_word_of_a_lost_incarnation() -> (Cluster, u64) {
     let mut cluster = Cluster::new(5);
     let [leader, lost] = [0, 2];
     cluster.done(0, create(90));
@@ -567,11 +566,18 @@ fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the
     cluster.submit(lost, release(10));
     until(&mut cluster, &|cluster| cluster.tokens(lost, "gpus") == 10);
     (3..5).for_each(|at| cluster.start(at));
-    let waiting = cluster.submit(lost, acquire(1));
-    assert!(cluster.outcome(lost, waiting).is_none(), "no round has recorded it");
 
     // All but the new incarnation hear the leader.
     cluster.cut = [leader, 1, 3, 4].into_iter().flat_map(|at| [(lost, at), (at, lost)]).collect();
+    (cluster, deleted)
+}
+
+#[test]
+fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the_next() {
+    let (mut cluster, deleted) = before_a_deletion_by_the_word_of_a_lost_incarnation();
+    let [leader, lost] = [0, 2];
+    let waiting = cluster.submit(lost, acquire(1));
+    assert!(cluster.outcome(lost, waiting).is_none(), "no round has recorded it");
     cluster.run(2 * SECOND);
     assert_eq!(cluster.outcome(leader, deleted), Some(Outcome::Deleted));
     let there = cluster.submit(lost, acquire(1));
@@ -580,6 +586,19 @@ fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the
         let outcome = cluster.outcome(lost, sequence);
         assert!(!outcome.is_some_and(|outcome| granted(&outcome)), "what does not exist any more is granted");
     }
+}
+
+/// Nobody asks there, so that it leads nothing by which it would hear of the deletion.
+#[test]
+fn site_that_missed_a_deletion_and_was_not_asked_about_it_is_told() {
+    let (mut cluster, deleted) = before_a_deletion_by_the_word_of_a_lost_incarnation();
+    let [leader, lost] = [0, 2];
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.outcome(leader, deleted), Some(Outcome::Deleted));
+    assert_eq!(cluster.share(lost, "gpus").table.limit, Some(90));
+    cluster.cut.clear();
+    cluster.run(20 * SECOND);
+    assert_eq!(cluster.share(lost, "gpus").table.limit, None, "nobody tells it");
 }
 
 /// Each of the two waits for all others to say that no vote of its predecessor counts, and that they take nothing of the other's. One of the
