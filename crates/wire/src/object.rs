@@ -610,7 +610,6 @@ lists! {
     Span = v1::Span, at most READ_ITEMS;
     Result<Given, Abort> = internal::GivenResult, at most READ_ITEMS;
     (String, WarrantyNumber) = internal::Right, at most TRANSACTION_OPERATIONS;
-    (SiteId, Incarnation) = internal::Participant, at most MEMBERS;
 }
 
 impl From<message::Claim> for internal::Claim {
@@ -679,20 +678,6 @@ impl TryFrom<internal::Right> for (String, WarrantyNumber) {
 
     fn try_from(right: internal::Right) -> Result<Self, Invalid> {
         Ok((right.name, convert(right.number, "number")?))
-    }
-}
-
-impl From<(SiteId, Incarnation)> for internal::Participant {
-    fn from((site, incarnation): (SiteId, Incarnation)) -> Self {
-        Self { site: Some(site.into()), incarnation: incarnation.0 }
-    }
-}
-
-impl TryFrom<internal::Participant> for (SiteId, Incarnation) {
-    type Error = Invalid;
-
-    fn try_from(participant: internal::Participant) -> Result<Self, Invalid> {
-        Ok((convert(participant.site, "site")?, Incarnation(participant.incarnation)))
     }
 }
 

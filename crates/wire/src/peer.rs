@@ -486,17 +486,17 @@ impl TryFrom<internal::Reclaimed> for Reclaimed {
     }
 }
 
-impl From<(SiteId, Incarnation)> for internal::KnownIncarnation {
+impl From<(SiteId, Incarnation)> for internal::SiteIncarnation {
     fn from((site, incarnation): (SiteId, Incarnation)) -> Self {
         Self { site: Some(site.into()), incarnation: incarnation.0 }
     }
 }
 
-impl TryFrom<internal::KnownIncarnation> for (SiteId, Incarnation) {
+impl TryFrom<internal::SiteIncarnation> for (SiteId, Incarnation) {
     type Error = Invalid;
 
-    fn try_from(known: internal::KnownIncarnation) -> Result<Self, Invalid> {
-        Ok((convert(known.site, "site")?, Incarnation(known.incarnation)))
+    fn try_from(wire: internal::SiteIncarnation) -> Result<Self, Invalid> {
+        Ok((convert(wire.site, "site")?, Incarnation(wire.incarnation)))
     }
 }
 
@@ -584,7 +584,7 @@ impl TryFrom<internal::Gifts> for (Incarnation, u128) {
 
 lists! {
     (Incarnation, u128) = internal::Gifts, at most MEMBERS;
-    (SiteId, Incarnation) = internal::KnownIncarnation, at most MEMBERS;
+    (SiteId, Incarnation) = internal::SiteIncarnation, at most MEMBERS;
 }
 
 impl Field<Option<internal::U128>> for u128 {

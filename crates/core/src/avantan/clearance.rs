@@ -110,15 +110,19 @@ impl Clearance {
             return if answer.applied > applied { Heard::Behind } else { Heard::Ahead };
         }
 
-        // A value whose leader lost its disk may still be on its way to a site that has not heard so.
+        // Another site has lost its disk since this was asked, and with it a value that it led, perhaps: whoever answered before may have
+        // accepted that since, so that none of the answers counts.
+        if self.reborn != reborn {
+            return Heard::Outdated;
+        }
+
+        // Nor does that of a site that has not heard of all that were lost: a value of theirs may still be on its way to it. Of itself it
+        // has nothing to hear.
         let speaker = site.members.get(from);
         let knows = |(member, newest): &(SiteId, Incarnation)| {
             let told = answer.reborn.iter().find(|told| told.0 == *member);
             speaker == Some(member) || told.is_some_and(|told| told.1 >= *newest)
         };
-        if self.reborn != reborn {
-            return Heard::Outdated;
-        }
         if !reborn.iter().all(knows) {
             return Heard::Nothing;
         }

@@ -214,6 +214,13 @@ impl<A: Amount> Table<A> {
         self.settled(site).map_or(Incarnation(1), |last| last.row.incarnation)
     }
 
+    /// True if it is a new incarnation of the site, which no round has recorded.
+    #[inline]
+    fn is_after_recorded(&self, site: SiteId, incarnation: Incarnation) -> bool {
+        // A first incarnation is never new; who asks at each acquire does not look for its row.
+        incarnation > Incarnation(1) && incarnation > self.recorded(site)
+    }
+
     /// True if rounds record new incarnations: it exists, or is the one by which members agree on who they are.
     fn records(&self) -> bool {
         self.limit.is_some() || self.roster.is_some()
@@ -222,7 +229,7 @@ impl<A: Amount> Table<A> {
     /// True if the site is a new incarnation of an entity that exists, and no round has recorded it.
     #[inline]
     pub fn is_unrecorded(&self, site: Membership) -> bool {
-        site.incarnation > Incarnation(1) && self.records() && site.incarnation > self.recorded(site.me)
+        self.records() && self.is_after_recorded(site.me, site.incarnation)
     }
 
     /// True if the entity may be gone by a round that asked somebody else: the incarnation of this site before this one, or all but this site,
@@ -235,13 +242,12 @@ impl<A: Amount> Table<A> {
     /// The same of any site, by what is known of its incarnation, and of the change by which it became a member.
     #[inline]
     pub fn is_new_at(&self, site: SiteId, incarnation: Incarnation, since: u64) -> bool {
-        let is_unrecorded = incarnation > Incarnation(1) && incarnation > self.recorded(site);
-        self.limit.is_some() && (is_unrecorded || self.membership < since)
+        self.limit.is_some() && (self.membership < since || self.is_after_recorded(site, incarnation))
     }
 
     /// True if another member that is up is such an incarnation.
     pub fn has_unrecorded(&self, site: Membership, sight: impl Sight) -> bool {
-        self.records() && site.others_up(sight).any(|(other, incarnation)| incarnation > self.recorded(other))
+        self.records() && site.others_up(sight).any(|(other, incarnation)| self.is_after_recorded(other, incarnation))
     }
 
     /// True if no instance was decided since the members changed last.

@@ -611,8 +611,8 @@ impl Quotas {
         }
         let quota = &mut self.list[at];
 
-        // A site that may not vote has to see to it that it may. While more is out than the limit, each sees to it that what it has
-        // goes, and that the others know.
+        // A site that may not vote, or may not grant because it is new, sees to it that it may. While more is out than the limit, each
+        // sees to it that what it has goes, and that the others know.
         let is_over = quota.avantan.share.table.is_over();
         let is_new = quota.avantan.share.table.is_new(turn.here.site);
         if quota.activity.is_some() || !quota.avantan.may_vote(turn.here.site) || is_new || is_over {
