@@ -122,8 +122,9 @@ pub struct Step<A = i64> {
     pub sends: Vec<(SiteId, Message<A>)>,
 }
 
-/// One entity's agreement at one site.
+/// One entity's agreement at one site. In memory the share comes first, as it is looked at most.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(C)]
 pub struct Avantan<A = i64> {
     /// What survives a crash.
     pub share: Share<A>,
@@ -191,7 +192,7 @@ impl<A: Amount> Avantan<A> {
     /// Promises in the next instance what another site has promised there, or more; the round.
     pub(super) fn promise(&mut self, ballot: Ballot) -> &mut Round<A> {
         let instance = self.share.applied + 1;
-        let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
+        let round = self.share.round.get_or_insert_with(|| Box::new(Round::new(instance, ballot)));
         round.promised = round.promised.max(ballot);
         round
     }
@@ -406,7 +407,7 @@ impl<A: Amount> Avantan<A> {
         }
 
         // Paxos, phase 2. A site that did not report holds nothing aside and goes on serving, but votes.
-        let round = self.share.round.get_or_insert_with(|| Round::new(instance, ballot));
+        let round = self.share.round.get_or_insert_with(|| Box::new(Round::new(instance, ballot)));
         round.promised = ballot;
         round.accepted = Some((ballot, value));
         if matches!(&self.role, Role::Electing { ballot: ours, .. } | Role::Collecting { ballot: ours, .. } if *ours < ballot)
@@ -567,7 +568,7 @@ impl<A: Amount> Avantan<A> {
         // that one counts on what is set aside, and may still add to the share.
         let is_in_subset = self.share.part().is_some();
         let share = if self.may_offer(site) && !is_in_subset { self.share.tokens } else { nothing };
-        let round = self.share.round.get_or_insert_with(|| Round::new(asked.instance, asked.ballot));
+        let round = self.share.round.get_or_insert_with(|| Box::new(Round::new(asked.instance, asked.ballot)));
         assert_eq!(round.instance, asked.instance, "an election joined in another instance than the next");
         round.promised = asked.ballot;
 

@@ -86,33 +86,34 @@ pub enum Unfit<A = i64> {
     },
 }
 
-/// What all decided instances came to.
+/// What all decided instances came to. Its fields stand in memory in this order: what tells whether the amount may be used comes first.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(C)]
 pub struct Table<A = i64> {
-    /// The number of creations of this name.
-    pub generation: u32,
-    /// The instance that created the present generation.
-    pub created: u64,
     /// The limit of the present generation; none if it does not exist (yet, or any more).
     pub limit: Option<A>,
-    /// The instance that gave it that limit.
-    pub limited: u64,
-    /// What the present generation was created as.
-    pub charter: Charter,
     /// What is out beyond the limit since that was lowered. Shares and what is in use add up to the limit and this. It only falls
     /// while the limit stays: each round takes from the shares what it can.
     pub excess: A,
-    /// What was reclaimed; none if nothing was, and no site is known to have had a predecessor when the entity was created.
-    pub reclaimed: Option<Box<Reclaimed<A>>>,
+    /// The number of creations of this name.
+    pub generation: u32,
     /// The last change of the members that this entity has recorded: a leader that knew it built the value of the last instance. Zero
     /// for none.
     pub membership: u64,
-    /// The last change that the leader knew of which created the present generation.
-    pub created_in: u64,
-    /// The seats, if this is the entity by which members agree on them, and they did.
-    pub roster: Option<Box<Roster>>,
+    /// What the present generation was created as.
+    pub charter: Charter,
     /// The last decided row of each site that has one, in ascending order of sites.
     rows: Vec<Settled<A>>,
+    /// The instance that created the present generation.
+    pub created: u64,
+    /// The instance that gave it that limit.
+    pub limited: u64,
+    /// The last change that the leader knew of which created the present generation.
+    pub created_in: u64,
+    /// What was reclaimed; none if nothing was, and no site is known to have had a predecessor when the entity was created.
+    pub reclaimed: Option<Box<Reclaimed<A>>>,
+    /// The seats, if this is the entity by which members agree on them, and they did.
+    pub roster: Option<Box<Roster>>,
 }
 
 impl<A: Amount> Table<A> {
@@ -329,24 +330,25 @@ impl<A: Amount> Table<A> {
     }
 }
 
-/// One site's share of one entity. Every change is one atomic write.
+/// One site's share of one entity. Every change is one atomic write. Its fields stand in memory in this order, as those of [`Table`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(C)]
 pub struct Share<A = i64> {
     /// The amount here, that set aside included. Of a quota: tokens.
     pub tokens: A,
+    /// The instance under way, if this site has a part in it. Seldom there is one, so that it takes no room in between.
+    pub round: Option<Box<Round<A>>>,
+    /// What it keeps of rounds among subsets; none if it was in none.
+    pub subset: Option<Box<Record<A>>>,
+    /// What the instances up to `applied` came to.
+    pub table: Table<A>,
     /// The number of decided rows applied in this incarnation.
     pub number: u64,
     /// Every instance up to this one is decided, and applied if it names this share.
     pub applied: u64,
-    /// What those instances came to.
-    pub table: Table<A>,
-    /// The instance under way, if this site has a part in it.
-    pub round: Option<Round<A>>,
     /// The incarnation of this site that may vote although no decided instance recorded it: every other site has said that no
     /// vote of its predecessors counts there.
     pub fresh: Incarnation,
-    /// What it keeps of rounds among subsets; none if it was in none.
-    pub subset: Option<Box<Record<A>>>,
 }
 
 impl<A: Amount> Share<A> {
@@ -523,7 +525,7 @@ impl<A: Amount> Share<A> {
                 };
                 // Ballot numbers start at 1, so number 0 stands for "none".
                 let first = (first.number > 0).then_some(first);
-                Some(Round { instance, promised, first, held, closing: kind == 2, accepted })
+                Some(Box::new(Round { instance, promised, first, held, closing: kind == 2, accepted }))
             }
             _ => return Err(Malformed),
         };

@@ -18,32 +18,36 @@ use crate::turn::{Here, Ticket};
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// One quota at this site.
+///
+/// There are more than fit into a processor's caches, so its fields stand in memory in this order: what an acquire looks at comes first, here
+/// and in what is within it.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Quota {
-    /// Its name; empty at a vacant position.
-    pub(super) name: Arc<str>,
     /// The number that names it in rows. No other quota has it, nor will, not even one of the same name after this is forgotten.
     pub(super) number: u64,
-    /// The agreement about its tokens, with this site's share.
-    pub(super) avantan: Avantan,
-    /// What is counted here.
-    pub(super) counters: Counters,
-    /// The tokens that were asked for here since the site was opened, granted or not.
-    pub(super) asked: u64,
-    /// The totals of gifts between this site and each other, in this generation.
-    pub(super) totals: Totals,
-    /// What a quota that refills has besides; none for one that does not.
-    pub(super) refill: Option<Box<Refill>>,
-    /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
-    pub(super) activity: Option<Box<Activity>>,
     /// The time of the one entry in [`Quotas::timers`](super::Quotas) that counts; [`NEVER`] if none does.
     pub(super) wake: u64,
+    /// The tokens that were asked for here since the site was opened, granted or not.
+    pub(super) asked: u64,
+    /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
+    pub(super) activity: Option<Box<Activity>>,
+    /// What a quota that refills has besides; none for one that does not.
+    pub(super) refill: Option<Box<Refill>>,
     /// The rows that have changed in this turn.
     pub(super) dirty: Dirty,
     /// The number of bytes of the name of the quota below which it is counted ([`Quotas::note_parent`](super::Quotas)); zero for none.
     pub(super) counted_below: u16,
     /// The number of that one, if it was known when this was noted. One of the same name that is made anew has another.
     pub(super) above: Option<u64>,
+    /// What is counted here.
+    pub(super) counters: Counters,
+    /// The agreement about its tokens, with this site's share.
+    pub(super) avantan: Avantan,
+    /// Its name; empty at a vacant position.
+    pub(super) name: Arc<str>,
+    /// The totals of gifts between this site and each other, in this generation.
+    pub(super) totals: Totals,
 }
 
 /// What a quota counts at this site; durable.
@@ -71,33 +75,34 @@ pub(super) enum Dirty {
     All,
 }
 
-/// The volatile side of a quota that is in use.
+/// The volatile side of a quota that is in use. Its fields stand in memory in this order, as those of [`Quota`].
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Activity {
     /// The demand for tokens here, as it was lately.
     pub(super) demand: Demand,
-    /// The tokens that come back here, as it was lately.
-    pub(super) returns: Demand,
-    /// The requests that wait for tokens.
-    pub(super) waiting: Line,
-    /// The creations, deletions and changes of the limit that wait for a round, in the order of arrival.
-    pub(super) admin: VecDeque<Admin>,
-    /// What each member last said of its share, by position.
-    pub(super) peers: Vec<PeerShare>,
     /// When to look after the share.
     pub(super) tick_at: u64,
-    /// What is done about a shortage.
-    pub(super) shortage: Shortage,
-    /// Free tokens that are not given away until a time: so many a request needs that waits at another level of a tree, and holds nothing.
-    pub(super) spared: (i64, u64),
-    /// The earliest deadline of what waits, in `waiting` or `admin`; [`NEVER`] if nothing does.
-    pub(super) deadline_at: u64,
     /// The last time at which demand, gifts or rounds were seen. What lies idle for long is put to rest.
     pub(super) active_at: u64,
-    /// When this site leads a round, or does something about one that is under way.
-    pub(super) leader: Leader,
+    /// The earliest deadline of what waits, in `waiting` or `admin`; [`NEVER`] if nothing does.
+    pub(super) deadline_at: u64,
+    /// Free tokens that are not given away until a time: so many a request needs that waits at another level of a tree, and holds nothing.
+    pub(super) spared: (i64, u64),
+    /// What is done about a shortage.
+    pub(super) shortage: Shortage,
+    /// The tokens that come back here, as it was lately.
+    pub(super) returns: Demand,
+    /// What each member last said of its share, by position.
+    pub(super) peers: Vec<PeerShare>,
     /// When it does something about a round among a subset.
     pub(super) pace: Pace,
+    /// When this site leads a round, or does something about one that is under way.
+    pub(super) leader: Leader,
+    /// The creations, deletions and changes of the limit that wait for a round, in the order of arrival.
+    pub(super) admin: VecDeque<Admin>,
+    /// The requests that wait for tokens.
+    pub(super) waiting: Line,
 }
 
 /// What a site has done about tokens that it is short of.
