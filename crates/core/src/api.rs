@@ -647,13 +647,13 @@ pub enum Response {
     /// The session is closed.
     Closed,
     /// A quota's count.
-    Shown(Result<Shown, Refusal>),
+    Shown(Result<Box<Shown>, Refusal>),
     /// Quotas.
     Listed(Vec<Listed>),
     /// Treaties.
     Treaties(Box<TreatiesHere>),
     /// The site's state.
-    Status(Status),
+    Status(Box<Status>),
     /// Nothing waits any more; the driver may stop the site.
     Drained,
 }

@@ -530,7 +530,8 @@ impl Engine {
                 // The machine does not know of the disk's room, or that this site has still to meet the others.
                 Effect::Respond { client, response: Response::Status(status) } => {
                     let waiting_for = waiting_for.clone();
-                    responses.push((client, Response::Status(Status { readiness, waiting_for, ..status })));
+                    let status = Status { readiness, waiting_for, ..*status };
+                    responses.push((client, Response::Status(Box::new(status))));
                 }
                 Effect::Respond { client, mut response } => {
                     // The answer was cut when it was given, so this counts exactly the bytes that were added then.

@@ -178,7 +178,7 @@ impl Floor {
                 Response::Batch { session: batch.session, answers: batch.operations.into_iter().map(answer).collect() }
             }
             Request::Read(read) => Response::Read(Box::new(self.read(&read))),
-            Request::Show { quota, .. } => Response::Shown(Ok(self.show(quota))),
+            Request::Show { quota, .. } => Response::Shown(Ok(Box::new(self.show(quota)))),
             Request::Close { .. } => Response::Closed,
             // No benchmark asks it anything else.
             Request::Ask { operation } => Response::Asked { operation, outcome: Outcome::Refused(Refusal::Withdrawn) },

@@ -173,7 +173,7 @@ impl Slackline for ClientService {
 
     async fn show_quota(&self, request: tonic::Request<v1::ShowQuotaRequest>) -> Answer<v1::ShowQuotaReply> {
         match self.call(request.into_inner().into()).await? {
-            Response::Shown(shown) => Ok(tonic::Response::new(shown.into())),
+            Response::Shown(shown) => Ok(tonic::Response::new(shown.map(|shown| *shown).into())),
             other => Err(unexpected(&other)),
         }
     }
@@ -198,7 +198,7 @@ impl Slackline for ClientService {
 
     async fn status(&self, _: tonic::Request<v1::StatusRequest>) -> Answer<v1::StatusReply> {
         match self.call(Request::Status).await? {
-            Response::Status(status) => Ok(tonic::Response::new(status.into())),
+            Response::Status(status) => Ok(tonic::Response::new((*status).into())),
             other => Err(unexpected(&other)),
         }
     }

@@ -1,7 +1,6 @@
 //! Conversions of the messages between sites, but for those about objects.
 
-use slackline_core::api::{Forecast, Request, Response, Work};
-use slackline_core::api::{LABEL_BYTES, Parent};
+use slackline_core::api::{Forecast, LABEL_BYTES, Parent, Refusal, Request, Response, Shown, Work};
 use slackline_core::avantan::{
     Ballot, Charter, Lifecycle, Line, Message, NoVote, Reclaimed, Report, Roster, Row, Scope, Seat, Settled, Table,
     Value,
@@ -679,10 +678,10 @@ impl From<Response> for internal::Response {
             Response::Closed => Kind::Closed(v1::Closed {}),
             Response::Read(reading) => Kind::Read((*reading).into()),
             Response::Explained { operation, trace } => Kind::Explained((operation, trace).into()),
-            Response::Shown(shown) => Kind::Shown(shown.into()),
+            Response::Shown(shown) => Kind::Shown(shown.map(|shown| *shown).into()),
             Response::Listed(quotas) => Kind::Listed(quotas.into()),
             Response::Treaties(here) => Kind::Treaties((*here).into()),
-            Response::Status(status) => Kind::Status(status.into()),
+            Response::Status(status) => Kind::Status((*status).into()),
             Response::Drained => Kind::Drained(internal::Drain {}),
         };
 
@@ -706,10 +705,13 @@ impl TryFrom<internal::Response> for Response {
                 let (operation, trace) = inner(reply, "explained")?;
                 Ok(Response::Explained { operation, trace })
             }
-            Kind::Shown(reply) => Ok(Response::Shown(inner(reply, "shown")?)),
+            Kind::Shown(reply) => {
+                let shown: Result<Shown, Refusal> = inner(reply, "shown")?;
+                Ok(Response::Shown(shown.map(Box::new)))
+            }
             Kind::Listed(reply) => Ok(Response::Listed(inner(reply, "listed")?)),
             Kind::Treaties(reply) => Ok(Response::Treaties(Box::new(inner(reply, "treaties")?))),
-            Kind::Status(reply) => Ok(Response::Status(inner(reply, "status")?)),
+            Kind::Status(reply) => Ok(Response::Status(Box::new(inner(reply, "status")?))),
             Kind::Drained(_) => Ok(Response::Drained),
         }
     }

@@ -550,14 +550,14 @@ impl Generator {
             3 => Response::Asked { operation: self.operation_id(), outcome: self.outcome() },
             4 => Response::Closed,
             5 if self.flag() => Response::Shown(Err(self.refusal())),
-            5 => Response::Shown(Ok(self.shown())),
+            5 => Response::Shown(Ok(Box::new(self.shown()))),
             6 => Response::Listed(self.several(5, |random| Listed {
                 name: random.name(),
                 limit: random.amount(),
                 tokens: random.amount(),
                 parent: random.number() as u16,
             })),
-            7 => Response::Status(self.status()),
+            7 => Response::Status(Box::new(self.status())),
             8 => Response::Read(Box::new(self.reading())),
             9 => {
                 let trace = if self.flag() { Ok(Box::new(self.trace())) } else { Err(self.doubt()) };

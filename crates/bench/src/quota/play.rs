@@ -314,7 +314,7 @@ impl<'a> Play<'a> {
         if (i128::from(shown.in_use_min), i128::from(shown.in_use_max)) != (in_use, in_use) {
             return Err(format!("`show` says {} to {} in use, not {in_use}", shown.in_use_min, shown.in_use_max));
         }
-        Ok(shown)
+        Ok(*shown)
     }
 }
 

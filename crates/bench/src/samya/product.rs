@@ -197,7 +197,9 @@ impl Product {
     /// What the sites tell of a quota.
     pub(super) fn show(&mut self, name: &str) -> Result<Shown, String> {
         match self.ask_site(0, Request::Show { quota: name.into(), timeout: 5 * SECOND, local: false }) {
-            Response::Shown(shown) => shown.map_err(|refusal| format!("`show` is refused: {refusal}")),
+            Response::Shown(shown) => {
+                shown.map(|shown| *shown).map_err(|refusal| format!("`show` is refused: {refusal}"))
+            }
             other => Err(format!("`show` is answered by {other:?}")),
         }
     }

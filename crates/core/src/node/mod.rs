@@ -594,7 +594,7 @@ impl Machine for Node {
         if self.is_serving() {
             earliest = earliest.min(self.chores.deadline());
             let parts = [self.chapters.deadline(), self.relays.deadline()];
-            earliest = parts.into_iter().flatten().fold(earliest, u64::min);
+            earliest = parts.iter().flatten().copied().fold(earliest, u64::min);
         }
         Some(earliest)
     }
@@ -749,7 +749,7 @@ impl Node {
         }
 
         for client in std::mem::take(&mut self.relays.status) {
-            out.push(Effect::Respond { client, response: Response::Status(self.status(now)) });
+            out.push(Effect::Respond { client, response: Response::Status(Box::new(self.status(now))) });
         }
         self.change_members(now);
     }

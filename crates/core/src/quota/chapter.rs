@@ -179,7 +179,7 @@ impl Chapter for Quotas {
             self.gifts.announcements.deadline(),
             self.seats_due(),
         ];
-        parts.into_iter().flatten().min()
+        parts.iter().flatten().copied().min()
     }
 
     fn tick(&mut self, turn: &mut Turn, view: &View) {

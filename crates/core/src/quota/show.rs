@@ -37,7 +37,7 @@ impl Quotas {
             Some(quota) => self.known(&turn.here, quota).ok_or(Refusal::UnknownQuota),
             None => Err(Refusal::UnknownQuota),
         };
-        turn.out.responses.push((client, Response::Shown(shown)));
+        turn.out.responses.push((client, Response::Shown(shown.map(Box::new))));
     }
 
     /// What this site knows of a quota, if it exists.
@@ -165,7 +165,7 @@ impl Quotas {
             // Tallies do not tell, as it never changes; between the two rounds this site has heard of the quota.
             shown.refill = quota.avantan.share.table.charter.refill;
         }
-        turn.out.responses.push((count.client, Response::Shown(shown)));
+        turn.out.responses.push((count.client, Response::Shown(shown.map(Box::new))));
     }
 
     /// Sites that missed instances get them before the second round of tallies, so that a quota at rest is counted exactly.

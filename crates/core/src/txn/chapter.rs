@@ -195,7 +195,7 @@ impl Chapter for Txns {
     fn deadline(&self) -> Option<u64> {
         let rooms =
             [self.participant.deadline(), self.coordinator.deadline(), self.reader.deadline(), self.calls.deadline()];
-        rooms.into_iter().flatten().min()
+        rooms.iter().flatten().copied().min()
     }
 
     fn tick(&mut self, turn: &mut Turn, view: &View) {

@@ -335,7 +335,7 @@ impl Cluster {
             let found = self.responses.iter().rposition(|(_, client, _)| *client == ClientId(77));
             if let Some(found) = found {
                 let (_, _, Response::Shown(shown)) = self.responses.remove(found) else { panic!("asked to show") };
-                return shown.expect("the quota exists");
+                return *shown.expect("the quota exists");
             }
             self.run(10 * MILLISECOND);
         }
@@ -348,7 +348,7 @@ impl Cluster {
         let found = self.responses.iter().rposition(|(_, client, _)| *client == ClientId(78));
         let (_, _, response) = self.responses.remove(found.expect("answered at once"));
         let Response::Shown(shown) = response else { panic!("asked to show") };
-        shown.expect("the quota exists")
+        *shown.expect("the quota exists")
     }
 
     /// A site's share of a quota that it knows.

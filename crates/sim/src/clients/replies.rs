@@ -84,8 +84,10 @@ impl Simulation {
                 self.answered_with(world, client.unwrap_or(0), op, outcome, true);
             }
             (Purpose::Read { label, .. }, Response::Read(reading)) => self.read(world, label, *reading),
-            (Purpose::Show { book }, Response::Shown(shown)) => self.shown(client, book, shown),
-            (Purpose::Audit { book, site }, Response::Shown(shown)) => self.audited_show(world, book, site, shown),
+            (Purpose::Show { book }, Response::Shown(shown)) => self.shown(client, book, shown.map(|shown| *shown)),
+            (Purpose::Audit { book, site }, Response::Shown(shown)) => {
+                self.audited_show(world, book, site, shown.map(|shown| *shown))
+            }
             (Purpose::Drain { site }, Response::Drained) => self.drained(world, site),
             (Purpose::Caller { wire, stream }, response) => self.caller_receives(world, wire, stream, response),
             (Purpose::Look, Response::Status(status)) if !status.clock.is_trusted => {
