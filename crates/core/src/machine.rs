@@ -401,6 +401,11 @@ impl View {
 
     /// Reads `needed` through `overlay` from `reader`.
     pub fn prepare(needed: KeySet, overlay: &Overlay, reader: &dyn Reader) -> Result<Self, ReadError> {
+        // Most inputs need nothing.
+        if needed.is_empty() {
+            return Ok(Self::empty());
+        }
+
         let mut view = Self::default();
         let mut room = needed.room;
 

@@ -215,9 +215,13 @@ impl Desk<'_> {
 
         // Each outcome is recorded once: `resume` gives no client for one that ended before. Answers are grouped by
         // client and session, in the order in which the first of each group ended, which is the same in every run.
+        let finished = std::mem::take(&mut turn.out.finished);
+        if finished.is_empty() {
+            return;
+        }
         let mut answers: FxHashMap<(ClientId, SessionId), Vec<Answer>> = FxHashMap::default();
         let mut order = Vec::new();
-        for (ticket, outcome) in std::mem::take(&mut turn.out.finished) {
+        for (ticket, outcome) in finished {
             let Some(session) = sessions.find(ticket.session) else { continue };
             let Some((client, digest)) = session.resume(ticket.sequence, &outcome) else { continue };
             // An undecided one has its row already: from above, or from its chapter.
