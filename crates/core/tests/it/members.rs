@@ -120,6 +120,30 @@ fn site_that_joins_serves_from_tokens_that_others_give() {
     assert_eq!(in_use(&mut cluster, 2), 13);
 }
 
+/// The quota may be gone by the word of the members before it, so that tokens would be lost with what it has.
+#[test]
+fn site_that_joined_is_given_nothing_of_a_quota_before_a_round_knows_it() {
+    let mut cluster = cluster(3);
+    let new = join(&mut cluster);
+    while readiness(&cluster, new) != Readiness::Ready {
+        cluster.run(MILLISECOND);
+    }
+    assert_eq!(cluster.share(0, "gpus").table.membership, 0, "a round was faster");
+    let has = cluster.tokens(0, "gpus");
+
+    // Two of four are no majority, so no round is decided. The one that has tokens hears that the other is short.
+    cluster.cut = [1, 2].iter().flat_map(|at| [(*at, 0), (0, *at), (*at, new), (new, *at)]).collect();
+    let asked = cluster.submit(new, acquire(5));
+    cluster.run(4 * SECOND);
+    assert_eq!(cluster.share(new, "gpus").table.limit, Some(90), "it knows the quota");
+    assert_eq!(cluster.tokens(0, "gpus"), has, "a site that is new was given tokens");
+    assert!(!cluster.outcome(new, asked).is_some_and(|outcome| granted(&outcome)));
+
+    cluster.cut.clear();
+    cluster.run(4 * SECOND);
+    assert!(granted(&cluster.done(new, acquire(5))));
+}
+
 #[test]
 fn next_change_is_refused_until_every_quota_has_recorded_the_last() {
     let mut cluster = cluster(3);
