@@ -19,8 +19,8 @@ pub(super) const NEVER: u64 = u64::MAX;
 
 /// One quota at this site.
 ///
-/// There are more than fit into a processor's caches, so its fields stand in memory in this order: what an acquire looks at comes first, here
-/// and in what is within it.
+/// There are more than fit into a processor's caches, so its fields stand in memory in this order: most of what an acquire looks at comes
+/// first, here and in what is within it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Quota {
@@ -284,6 +284,12 @@ impl Quota {
     /// True if it is in a round that is to delete it: nothing is granted until the outcome.
     pub(super) fn is_closing(&self) -> bool {
         self.avantan.share.round.as_ref().is_some_and(|round| round.closing)
+    }
+
+    /// True if it may be gone though it is there by what this site knows: it is being deleted, or a round deleted it that did not ask this
+    /// site. Nobody is told then that it exists.
+    pub(super) fn may_be_gone(&self, here: &Here) -> bool {
+        self.is_closing() || self.avantan.share.table.is_new(here.site)
     }
 
     /// Returns the number of operations that wait for its tokens, its creation or its deletion.

@@ -227,10 +227,8 @@ impl Quotas {
 
     /// Leads the round that the first waiting creation or deletion needs, if none is under way.
     pub(super) fn lead_admin(&mut self, turn: &mut Turn, at: usize) {
-        // What is there already needs no round. While the quota is being deleted, what is here may be gone already.
-        if !self.list[at].is_closing() {
-            self.finish_admin(turn, at);
-        }
+        // What is there already needs no round.
+        self.finish_admin(turn, at);
         let here = turn.here;
         self.refuse_admin(turn, at, |quotas, admin| quotas.is_ready(&here, at, admin).err());
 
@@ -789,6 +787,7 @@ impl Quotas {
             let quota = &self.list[at];
             let is_gone = quota.limit().is_none();
             let outcome = admin.aim.and_then(|aim| self.settled(aim)).or_else(|| match admin.change {
+                Lifecycle::Create { .. } if quota.may_be_gone(&turn.here) => None,
                 Lifecycle::Create { limit, charter } => created(quota, limit, charter),
                 Lifecycle::Delete => is_gone.then_some(Outcome::Deleted),
                 Lifecycle::Resize { .. } | Lifecycle::Reclaim { .. } => {

@@ -84,12 +84,11 @@ impl Quotas {
                 if !charter.parent.is_none_or(|parent| is_name_below(quota, usize::from(parent.length))) {
                     return Some(Outcome::Refused(Refusal::InvalidParent));
                 }
-                // While it is being deleted, what is here may be gone already.
-                let known = self.position(quota).filter(|&at| !self.list[at].is_closing());
+                let known = self.position(quota).filter(|&at| !self.list[at].may_be_gone(&turn.here));
                 if let Some(outcome) = known.and_then(|at| created(&self.list[at], *limit, *charter)) {
                     return Some(outcome);
                 }
-                let charter = match self.charter_below(quota, *charter) {
+                let charter = match self.charter_below(&turn.here, quota, *charter) {
                     Ok(charter) => charter,
                     Err(missing) => return self.without_parent(turn, quota, missing, ticket, operation, timeout),
                 };

@@ -53,7 +53,7 @@ impl Quotas {
         };
 
         // Totals of another generation went with its tokens: taken now, they would make tokens of this one. Those of one that is deleted did,
-        // too; who was not asked about the deletion, and missed it, hears of it from nobody else.
+        // too; who was not asked about the deletion, and missed it, may lead no round by which it would hear of it.
         let quota = &mut self.list[at];
         let (applied, table) = (quota.avantan.share.applied, &quota.avantan.share.table);
         if digest.generation != table.generation || table.limit.is_none() {

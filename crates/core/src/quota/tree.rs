@@ -179,12 +179,12 @@ impl Quotas {
     }
 
     /// What is to be agreed on of a quota that is to be created, once the one above it is known; or why it is not created.
-    pub(super) fn charter_below(&self, name: &str, charter: Charter) -> Result<Charter, Break> {
+    pub(super) fn charter_below(&self, here: &Here, name: &str, charter: Charter) -> Result<Charter, Break> {
         let Some(parent) = charter.parent else { return Ok(charter) };
         let length = usize::from(parent.length);
         let Some(at) = self.living(&name[..length]) else { return Err(Break::Unheard(length)) };
-        // While it is being deleted, it may be gone already, and another one there.
-        if self.list[at].is_closing() {
+        // Another one may be there by now.
+        if self.list[at].may_be_gone(here) {
             return Err(Break::Unheard(length));
         }
         let above = self.path(at)?;

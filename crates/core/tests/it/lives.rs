@@ -1,6 +1,7 @@
 //! Sites that stop, lose their disks, or come back on old copies of them.
 
-use slackline_core::api::{Operation, Outcome, Readiness, Refusal, Request, Response, UnknownReason};
+use slackline_core::api::{Operation, Outcome, Parent, Readiness, Refusal, Request, Response, UnknownReason};
+use slackline_core::avantan::Charter;
 use slackline_core::clock::SECOND;
 use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::ClientId;
@@ -586,6 +587,32 @@ fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the
         let outcome = cluster.outcome(lost, sequence);
         assert!(!outcome.is_some_and(|outcome| granted(&outcome)), "what does not exist any more is granted");
     }
+}
+
+/// Its client has heard that the quota is gone, and makes another.
+#[test]
+fn creation_where_the_deletion_was_missed_is_not_answered_by_what_was_there() {
+    let (mut cluster, deleted) = before_a_deletion_by_the_word_of_a_lost_incarnation();
+    let [leader, lost] = [0, 2];
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.outcome(leader, deleted), Some(Outcome::Deleted));
+    let created = cluster.submit(lost, create(90));
+    assert_eq!(cluster.outcome(lost, created), None, "what is gone is said to be there");
+    let below = Operation::Create {
+        quota: "gpus/team".into(),
+        limit: 9,
+        charter: Charter { parent: Some(Parent { length: 4, generation: 0 }), ..Charter::default() },
+    };
+    let below = cluster.submit(lost, below);
+    assert_eq!(cluster.outcome(lost, below), None);
+
+    // It is made anew, and can be used.
+    cluster.cut.clear();
+    cluster.run(4 * SECOND);
+    assert_eq!(cluster.done(leader, create(90)), Outcome::Created { limit: 90 });
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.share(leader, "gpus").table.generation, 2);
+    assert!(granted(&cluster.done(lost, acquire(1))));
 }
 
 /// Nobody asks there, so that it leads nothing by which it would hear of the deletion.
