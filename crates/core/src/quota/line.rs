@@ -35,17 +35,18 @@ pub(super) struct Waiting {
     pub(super) generation: u32,
 }
 
-/// The requests that wait for tokens of one quota, by their arrival.
+/// The requests that wait for tokens of one quota, by their arrival. In memory comes first what each acquire asks: whether somebody stays.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Line {
+    /// The arrivals of those that stay.
+    staying: BTreeSet<u64>,
     /// The requests; the next two hold the same ones.
     requests: BTreeMap<u64, Waiting>,
     /// Their amounts, with their arrivals.
     by_amount: BTreeSet<(i64, u64)>,
     /// Their deadlines, with their arrivals.
     by_deadline: BTreeSet<(u64, u64)>,
-    /// The arrivals of those that stay.
-    staying: BTreeSet<u64>,
     /// The sum of what they want.
     saved: i128,
     /// Finds the first that wants no more than is free.

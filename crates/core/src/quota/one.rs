@@ -83,6 +83,8 @@ pub(super) struct Activity {
     pub(super) demand: Demand,
     /// When to look after the share.
     pub(super) tick_at: u64,
+    /// The requests that wait for tokens.
+    pub(super) waiting: Line,
     /// The last time at which demand, gifts or rounds were seen. What lies idle for long is put to rest.
     pub(super) active_at: u64,
     /// The earliest deadline of what waits, in `waiting` or `admin`; [`NEVER`] if nothing does.
@@ -101,8 +103,6 @@ pub(super) struct Activity {
     pub(super) leader: Leader,
     /// The creations, deletions and changes of the limit that wait for a round, in the order of arrival.
     pub(super) admin: VecDeque<Admin>,
-    /// The requests that wait for tokens.
-    pub(super) waiting: Line,
 }
 
 /// What a site has done about tokens that it is short of.
