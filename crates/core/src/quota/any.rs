@@ -4,8 +4,8 @@
 //! Whatever changes the quota itself (its creation, its deletion, its limit, what is reclaimed, the record of new incarnations) takes a
 //! round of the majority, as for every quota: see `rounds.rs`.
 
-use super::book::{Quotas, TICK};
-use super::one::{Dirty, Quota};
+use super::book::{Quotas, RELAXED_TICK, TICK};
+use super::one::{Dirty, NEVER, Quota};
 use super::rounds::{Cause, moment};
 use crate::avantan::subset::{Known, Message, Role, Step, Subset};
 use crate::avantan::{Agreement, Avantan, Membership, Row};
@@ -107,7 +107,13 @@ impl Quotas {
         if quota.activity.is_some() || is_member || step.decided.is_some() {
             let activity = quota.activity(&turn.here);
             match () {
-                () if !is_member => activity.pace.rest(),
+                () if !is_member => {
+                    activity.pace.rest();
+                    // What began here with the round is looked after, and put to rest: nobody who has tokens under way leaves before.
+                    if activity.tick_at == NEVER {
+                        activity.tick_at = turn.here.now.mono + RELAXED_TICK;
+                    }
+                }
                 () if after.collects && !before.collects => activity.pace.collect(moment(&turn.here)),
                 // What this site has joined or accepted now may be the last that it hears of its leader.
                 () if step.changed && !after.collects && !after.elects => {
