@@ -386,7 +386,7 @@ impl Simulation {
     }
 
     /// A site has counted a quota, which must be exact now.
-    pub(crate) fn audited_show(&mut self, world: &World, book: usize, site: usize, shown: Result<Shown, Refusal>) {
+    pub(crate) fn audited_show(&mut self, world: &World, book: usize, site: usize, shown: Result<Box<Shown>, Refusal>) {
         if let Some(current) = &mut self.audit.current {
             current.is_shown = true;
         }
@@ -401,7 +401,8 @@ impl Simulation {
         }
 
         self.audit.refused = 0;
-        let found = liveness::check_shown(shown.ok().as_ref(), sums).map_err(|what| what + &self.oracle.accounts(book));
+        let found =
+            liveness::check_shown(shown.ok().as_deref(), sums).map_err(|what| what + &self.oracle.accounts(book));
         self.oracle.blame(liveness::NAME, found, &about);
     }
 

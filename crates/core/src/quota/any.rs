@@ -5,7 +5,7 @@
 //! round of the majority, as for every quota: see `rounds.rs`.
 
 use super::book::{Quotas, RELAXED_TICK, TICK};
-use super::one::{Dirty, NEVER, Quota};
+use super::one::{Dirty, Quota};
 use super::rounds::{Cause, moment};
 use crate::avantan::subset::{Known, Message, Role, Step, Subset};
 use crate::avantan::{Agreement, Avantan, Membership, Row};
@@ -109,10 +109,9 @@ impl Quotas {
             match () {
                 () if !is_member => {
                     activity.pace.rest();
-                    // What began here with the round is looked after, and put to rest: nobody who has tokens under way leaves before.
-                    if activity.tick_at == NEVER {
-                        activity.tick_at = turn.here.now.mono + RELAXED_TICK;
-                    }
+                    // What began here with the round is put to rest: until then gifts of long ago count as under way, and no site with such
+                    // leaves.
+                    activity.look_by(turn.here.now.mono + RELAXED_TICK);
                 }
                 () if after.collects && !before.collects => activity.pace.collect(moment(&turn.here)),
                 // What this site has joined or accepted now may be the last that it hears of its leader.

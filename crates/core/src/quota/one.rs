@@ -209,6 +209,13 @@ impl Activity {
         if now < until { amount } else { 0 }
     }
 
+    /// Has the share looked after at a time, if nothing else does: what is not looked after is never put to rest.
+    pub(super) fn look_by(&mut self, at: u64) {
+        if self.tick_at == NEVER {
+            self.tick_at = at;
+        }
+    }
+
     /// True if a round is to gather all that the sites have: the last was in vain. For those that stay in line that is ever more seldom
     /// worth it, as whoever offers all grants nothing meanwhile.
     pub(super) fn gathers(&self) -> bool {

@@ -11,7 +11,7 @@
 
 use super::announce::{AGAIN, Announcement, PAUSE};
 use super::book::{Quotas, RELAXED_TICK, TICK};
-use super::one::{Activity, Dirty, NEVER, PeerShare, Quota, Told};
+use super::one::{Activity, Dirty, PeerShare, Quota, Told};
 use crate::api::{Outcome, Refusal};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
@@ -138,10 +138,7 @@ impl Quotas {
 
         // The receiver may be poor by what it says.
         self.balance(turn, at);
-        let activity = self.list[at].activity.as_mut().expect("made above");
-        if activity.tick_at == NEVER {
-            activity.tick_at = turn.here.now.mono + RELAXED_TICK;
-        }
+        self.list[at].activity.as_mut().expect("made above").look_by(turn.here.now.mono + RELAXED_TICK);
         self.schedule(at);
     }
 

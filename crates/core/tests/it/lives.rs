@@ -573,6 +573,14 @@ fn before_a_deletion_by_the_word_of_a_lost_incarnation() -> (Cluster, u64) {
     (cluster, deleted)
 }
 
+/// The same, once the deletion is decided, and the third site has missed it.
+fn after_a_deletion_by_the_word_of_a_lost_incarnation() -> Cluster {
+    let (mut cluster, deleted) = before_a_deletion_by_the_word_of_a_lost_incarnation();
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
+    cluster
+}
+
 #[test]
 fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the_next() {
     let (mut cluster, deleted) = before_a_deletion_by_the_word_of_a_lost_incarnation();
@@ -592,10 +600,8 @@ fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the
 /// Its client has heard that the quota is gone, and makes another.
 #[test]
 fn creation_where_the_deletion_was_missed_is_not_answered_by_what_was_there() {
-    let (mut cluster, deleted) = before_a_deletion_by_the_word_of_a_lost_incarnation();
+    let mut cluster = after_a_deletion_by_the_word_of_a_lost_incarnation();
     let [leader, lost] = [0, 2];
-    cluster.run(2 * SECOND);
-    assert_eq!(cluster.outcome(leader, deleted), Some(Outcome::Deleted));
     let created = cluster.submit(lost, create(90));
     assert_eq!(cluster.outcome(lost, created), None, "what is gone is said to be there");
     let below = Operation::Create {
@@ -618,10 +624,8 @@ fn creation_where_the_deletion_was_missed_is_not_answered_by_what_was_there() {
 /// Nobody asks there, so that it leads nothing by which it would hear of the deletion.
 #[test]
 fn site_that_missed_a_deletion_and_was_not_asked_about_it_is_told() {
-    let (mut cluster, deleted) = before_a_deletion_by_the_word_of_a_lost_incarnation();
-    let [leader, lost] = [0, 2];
-    cluster.run(2 * SECOND);
-    assert_eq!(cluster.outcome(leader, deleted), Some(Outcome::Deleted));
+    let mut cluster = after_a_deletion_by_the_word_of_a_lost_incarnation();
+    let lost = 2;
     assert_eq!(cluster.share(lost, "gpus").table.limit, Some(90));
     cluster.cut.clear();
     cluster.run(20 * SECOND);

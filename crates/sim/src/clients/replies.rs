@@ -84,10 +84,8 @@ impl Simulation {
                 self.answered_with(world, client.unwrap_or(0), op, outcome, true);
             }
             (Purpose::Read { label, .. }, Response::Read(reading)) => self.read(world, label, *reading),
-            (Purpose::Show { book }, Response::Shown(shown)) => self.shown(client, book, shown.map(|shown| *shown)),
-            (Purpose::Audit { book, site }, Response::Shown(shown)) => {
-                self.audited_show(world, book, site, shown.map(|shown| *shown))
-            }
+            (Purpose::Show { book }, Response::Shown(shown)) => self.shown(client, book, shown),
+            (Purpose::Audit { book, site }, Response::Shown(shown)) => self.audited_show(world, book, site, shown),
             (Purpose::Drain { site }, Response::Drained) => self.drained(world, site),
             (Purpose::Caller { wire, stream }, response) => self.caller_receives(world, wire, stream, response),
             (Purpose::Look, Response::Status(status)) if !status.clock.is_trusted => {
@@ -98,7 +96,7 @@ impl Simulation {
     }
 
     /// A count reaches its client: it must lie between what was least and most in use meanwhile.
-    fn shown(&mut self, request: ClientId, book: usize, shown: Result<Shown, Refusal>) {
+    fn shown(&mut self, request: ClientId, book: usize, shown: Result<Box<Shown>, Refusal>) {
         let counting = self.oracle.end_counting(book, request);
         let Ok(shown) = shown else { return };
         let exact = shown.in_use_min == shown.in_use_max;
