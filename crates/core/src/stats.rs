@@ -11,8 +11,7 @@ use crate::clock::SECOND;
 /// The time in which demand is forgotten, in seconds: the time constant of the exponentially weighted mean.
 pub const MEMORY_SECONDS: f64 = 10.0;
 
-/// Demand for one quota at one site: an exponentially weighted mean of the tokens asked for per second, and of the
-/// size of one request.
+/// Demand for one quota at one site: an exponentially weighted mean of the tokens asked for per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Demand {
     /// The tokens that were asked for since `since`.
@@ -21,8 +20,6 @@ pub struct Demand {
     since: u64,
     /// The mean of tokens asked for a second, as of `since`.
     rate: f64,
-    /// The mean size of a request, in tokens; it leans towards large ones.
-    size: f64,
     /// The tokens a second that a model expects, until `expected_until`; 0 without a forecast.
     expected: f64,
     /// The monotonic time at which the forecast ends, in microseconds.
@@ -35,13 +32,10 @@ impl Demand {
         Self { since: now, ..Self::default() }
     }
 
-    /// Notes that `amount` tokens were asked for. On the hot path: two additions.
+    /// Notes that `amount` tokens were asked for.
     #[inline]
     pub fn note(&mut self, amount: i64) {
         self.asked = self.asked.saturating_add(amount);
-        // A mean that leans towards large requests, because those are the ones that do not fit.
-        let amount = amount as f64;
-        self.size += (amount - self.size) * if amount > self.size { 0.3 } else { 0.02 };
     }
 
     /// Takes over what a model expects: so many tokens in the next `micros`. It takes the place of the forecast before.
@@ -83,10 +77,23 @@ impl Demand {
     pub fn forecast(&self, micros: u64) -> i64 {
         (self.likely() * micros as f64 / SECOND as f64).ceil() as i64
     }
+}
+
+/// The size of one request, in tokens: a mean that leans towards large ones, because those are the ones that do not fit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestSize(f64);
+
+impl RequestSize {
+    /// Notes a request. On the hot path.
+    #[inline]
+    pub fn note(&mut self, amount: i64) {
+        let amount = amount as f64;
+        self.0 += (amount - self.0) * if amount > self.0 { 0.3 } else { 0.02 };
+    }
 
     /// The size of a large but ordinary request.
-    pub fn request(&self) -> i64 {
-        self.size.ceil() as i64
+    pub fn large(&self) -> i64 {
+        self.0.ceil() as i64
     }
 }
 
@@ -212,7 +219,17 @@ mod tests {
             demand.fold(tick * SECOND / 10);
         }
         assert!(demand.rate() <= 3, "{}", demand.rate());
-        assert_eq!(demand.request(), 100);
+    }
+
+    #[test]
+    fn size_of_requests_leans_towards_large_ones() {
+        let mut size = RequestSize::default();
+        (0..100).for_each(|_| size.note(100));
+        assert_eq!(size.large(), 100);
+        (0..10).for_each(|_| size.note(1));
+        assert!(size.large() > 80, "{}", size.large());
+        size.note(1000);
+        assert!(size.large() > 300, "{}", size.large());
     }
 
     #[test]

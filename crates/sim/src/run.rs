@@ -22,7 +22,7 @@ use slackline_core::session::RETENTION;
 use slackline_core::stats::Rng;
 
 use crate::costs::Costs;
-use crate::invariants::{Violation, lives, release, turns};
+use crate::invariants::{Violation, lives, looked_after, release, turns};
 use crate::kinds;
 use crate::network::Fate;
 use crate::oracle::Oracle;
@@ -146,6 +146,8 @@ pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
 
 /// Clients at each site that speak to sites themselves.
 const CLIENTS: usize = 4;
+/// One turn in so many is followed by a look at all quotas of its site.
+const SAMPLED: u64 = 16;
 /// In one of so many runs, by the numbers drawn, there are as many quotas besides the usual ones as would fill more than one
 /// step of an announcement, of a drain, and of a tick.
 const CROWDED: u64 = 16;
@@ -408,6 +410,13 @@ impl Host for Simulation {
             if self.settings.options.trace {
                 self.trace(world, format_args!("  site {site} → {effect:?}"));
             }
+        }
+
+        // All quotas of a site are many: one turn of several shows what none of them looks after.
+        self.watch.turns += 1;
+        if self.watch.turns.is_multiple_of(SAMPLED) {
+            let found = looked_after::check(node.chapters().quotas.iter());
+            self.oracle.blame(looked_after::NAME, found, format_args!("site {site}"));
         }
 
         // Each of those that watch sites looks at this turn. A fault that needs exact timing may strike because of it.

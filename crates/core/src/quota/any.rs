@@ -4,7 +4,7 @@
 //! Whatever changes the quota itself (its creation, its deletion, its limit, what is reclaimed, the record of new incarnations) takes a
 //! round of the majority, as for every quota: see `rounds.rs`.
 
-use super::book::{Quotas, RELAXED_TICK, TICK};
+use super::book::{Quotas, TICK};
 use super::one::{Dirty, Quota};
 use super::rounds::{Cause, moment};
 use crate::avantan::subset::{Known, Message, Role, Step, Subset};
@@ -64,7 +64,7 @@ impl Quotas {
             Cause::Proactive => turn.out.metrics.rounds_proactive += 1,
             Cause::Recovery => turn.out.metrics.rounds_recovery += 1,
         }
-        let activity = quota.activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         let gathers = activity.gathers();
         activity.waiting.note_offer();
         activity.shortage.asked_for_gifts = false;
@@ -77,11 +77,11 @@ impl Quotas {
         let moment = moment(&turn.here);
         let round = |quotas: &Self| quotas.list[at].avantan.share.part().map(|part| part.key);
         let before = round(self);
-        let mut pace = self.list[at].activity(&turn.here).pace;
+        let mut pace = self.activity(&turn.here, at).pace;
         self.step_subset(turn, at, |subset| pace.tick(moment, subset));
         // If it ended here, the next one may have begun, which has times of its own.
         if before.is_some() && round(self) == before {
-            self.list[at].activity(&turn.here).pace = pace;
+            self.activity(&turn.here, at).pace = pace;
         }
         self.schedule(at);
     }
@@ -105,14 +105,9 @@ impl Quotas {
         let after = standing(&quota.avantan, turn.here.site);
         let is_member = quota.avantan.share.part().is_some();
         if quota.activity.is_some() || is_member || step.decided.is_some() {
-            let activity = quota.activity(&turn.here);
+            let activity = self.activity(&turn.here, at);
             match () {
-                () if !is_member => {
-                    activity.pace.rest();
-                    // What began here with the round is put to rest: until then gifts of long ago count as under way, and no site with such
-                    // leaves.
-                    activity.look_by(turn.here.now.mono + RELAXED_TICK);
-                }
+                () if !is_member => activity.pace.rest(),
                 () if after.collects && !before.collects => activity.pace.collect(moment(&turn.here)),
                 // What this site has joined or accepted now may be the last that it hears of its leader.
                 () if step.changed && !after.collects && !after.elects => {
@@ -134,7 +129,7 @@ impl Quotas {
     /// The round came to nothing here: what was set aside is free again.
     fn left_subset(&mut self, turn: &mut Turn, at: usize, before: &Standing) {
         if before.elects || before.collects {
-            let activity = self.list[at].activity(&turn.here);
+            let activity = self.activity(&turn.here, at);
             let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty();
             activity.leader.fail(moment(&turn.here), turn.out.rng, wanted);
         }
@@ -152,7 +147,7 @@ impl Quotas {
         let quota = &mut self.list[at];
         quota.counters.work.rebalances += 1;
         let is_in_round = quota.avantan.in_round();
-        let activity = quota.activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         if !is_in_round {
             activity.leader.decided();
         }
@@ -189,7 +184,7 @@ impl Quotas {
     /// Goes on with the round that this site was in when it stopped.
     pub(super) fn resume_subset(&mut self, turn: &mut Turn, at: usize) {
         if self.list[at].avantan.share.part().is_some() {
-            let activity = self.list[at].activity(&turn.here);
+            let activity = self.activity(&turn.here, at);
             activity.pace.resume(moment(&turn.here), turn.out.rng);
             self.schedule(at);
         }

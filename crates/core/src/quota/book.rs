@@ -291,8 +291,7 @@ impl Quotas {
     pub(super) fn schedule(&mut self, at: usize) {
         let quota = &mut self.list[at];
         let Some(activity) = &quota.activity else { return };
-        let wake =
-            activity.tick_at.min(activity.deadline_at).min(activity.leader.deadline()).min(activity.pace.deadline());
+        let wake = activity.due();
         // A later time needs no entry: when the earlier one comes, the quota is looked at and scheduled again.
         if wake < quota.wake {
             quota.wake = wake;

@@ -12,7 +12,7 @@ impl Quotas {
         for Forecast { quota, tokens, micros } in forecasts {
             // One that is not known here, or not created, has no demand.
             let Some(at) = self.living(&quota) else { continue };
-            let activity = self.list[at].activity(&turn.here);
+            let activity = self.activity(&turn.here, at);
             activity.demand.expect(now, tokens, micros);
             activity.tick_at = activity.tick_at.min(now + TICK);
             self.schedule(at);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::book::{Quotas, RELAXED_TICK};
 use super::bucket::{PeerBacklog, Refill};
 use super::line::Line;
 use crate::api::Work;
@@ -11,7 +12,7 @@ use crate::avantan::{Avantan, Leader, Lifecycle};
 use crate::gift::{Total, Totals};
 use crate::id::{Incarnation, SiteId};
 use crate::session::Aim;
-use crate::stats::Demand;
+use crate::stats::{Demand, RequestSize};
 use crate::turn::{Here, Ticket};
 
 /// No timer.
@@ -30,20 +31,25 @@ pub struct Quota {
     pub(super) wake: u64,
     /// The tokens that were asked for here since the site was opened, granted or not.
     pub(super) asked: u64,
+    /// The size of the requests for them since something has been going on.
+    pub(super) request: RequestSize,
     /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
     pub(super) activity: Option<Box<Activity>>,
     /// What a quota that refills has besides; none for one that does not.
     pub(super) refill: Option<Box<Refill>>,
     /// The rows that have changed in this turn.
     pub(super) dirty: Dirty,
+    /// False if nobody stands in its line; true if somebody may. Set with the first, and cleared when the share is looked after.
+    pub(super) queued: bool,
     /// The number of bytes of the name of the quota below which it is counted ([`Quotas::note_parent`](super::Quotas)); zero for none.
     pub(super) counted_below: u16,
-    /// The number of that one, if it was known when this was noted. One of the same name that is made anew has another.
-    pub(super) above: Option<u64>,
     /// What is counted here.
     pub(super) counters: Counters,
     /// The agreement about its tokens, with this site's share.
     pub(super) avantan: Avantan,
+    /// The number of the quota below which it is counted, if it was known when this was noted. One of the same name that is made anew has
+    /// another.
+    pub(super) above: Option<u64>,
     /// Its name; empty at a vacant position.
     pub(super) name: Arc<str>,
     /// The totals of gifts between this site and each other, in this generation.
@@ -81,6 +87,8 @@ pub(super) enum Dirty {
 pub(super) struct Activity {
     /// The demand for tokens here, as it was lately.
     pub(super) demand: Demand,
+    /// What [`Quota::asked`] was when demand was counted last.
+    pub(super) counted: u64,
     /// When to look after the share.
     pub(super) tick_at: u64,
     /// The requests that wait for tokens.
@@ -189,11 +197,12 @@ impl Activity {
     pub(super) fn new(now: u64, members: usize) -> Self {
         Self {
             demand: Demand::new(now),
+            counted: 0,
             returns: Demand::new(now),
             waiting: Line::default(),
             admin: VecDeque::new(),
             peers: vec![PeerShare::default(); members],
-            tick_at: NEVER,
+            tick_at: now + RELAXED_TICK,
             shortage: Shortage { asked_for_gifts: false, hopes_until: None, fed_at: now },
             spared: (0, 0),
             deadline_at: NEVER,
@@ -203,17 +212,16 @@ impl Activity {
         }
     }
 
+    /// The time of the first thing that it waits for; [`NEVER`] for nothing.
+    #[inline]
+    pub(super) fn due(&self) -> u64 {
+        self.tick_at.min(self.deadline_at).min(self.leader.deadline()).min(self.pace.deadline())
+    }
+
     /// Free tokens that are not given away now.
     pub(super) fn spared(&self, now: u64) -> i64 {
         let (amount, until) = self.spared;
         if now < until { amount } else { 0 }
-    }
-
-    /// Has the share looked after at a time, if nothing else does: what is not looked after is never put to rest.
-    pub(super) fn look_by(&mut self, at: u64) {
-        if self.tick_at == NEVER {
-            self.tick_at = at;
-        }
     }
 
     /// True if a round is to gather all that the sites have: the last was in vain. For those that stay in line that is ever more seldom
@@ -221,6 +229,27 @@ impl Activity {
     pub(super) fn gathers(&self) -> bool {
         let Self { waiting, leader, .. } = self;
         waiting.has_been_in_vain() && (!waiting.has_staying() || leader.failures().is_power_of_two())
+    }
+}
+
+impl Quotas {
+    /// What goes on in a quota, begun if it was at rest. Whatever begins is looked after: only that puts it to rest. Until then gifts of long
+    /// ago count as under way, and no site with such leaves.
+    #[inline]
+    pub(super) fn activity(&mut self, here: &Here, at: usize) -> &mut Activity {
+        if self.list[at].activity.is_none() {
+            self.list[at].begin(here);
+            self.schedule(at);
+        }
+        self.list[at].activity.as_mut().expect("made above")
+    }
+
+    /// The agreement of a quota, and what goes on beside it.
+    pub(super) fn parts(&mut self, here: &Here, at: usize) -> (&mut Avantan, &mut Activity) {
+        // Begun first, so that both can be borrowed at once.
+        self.activity(here, at);
+        let Quota { avantan, activity, .. } = &mut self.list[at];
+        (avantan, activity.as_mut().expect("made above"))
     }
 }
 
@@ -233,6 +262,8 @@ impl Quota {
             avantan: Avantan::default(),
             counters: Counters::default(),
             asked: 0,
+            request: RequestSize::default(),
+            queued: false,
             totals: Totals::default(),
             refill: None,
             activity: None,
@@ -293,6 +324,11 @@ impl Quota {
         self.avantan.share.round.as_ref().is_some_and(|round| round.closing)
     }
 
+    /// True unless something goes on in it and no timer is set, or one that is later than what is to be done.
+    pub fn is_looked_after(&self) -> bool {
+        self.activity.as_ref().is_none_or(|activity| self.wake <= activity.due() && self.wake < NEVER)
+    }
+
     /// True if it may be gone though it is there by what this site knows: it is being deleted, or a round deleted it that did not ask this
     /// site. Nobody is told then that it exists.
     pub(super) fn may_be_gone(&self, here: &Here) -> bool {
@@ -321,26 +357,17 @@ impl Quota {
         (incarnation, amount)
     }
 
-    /// The agreement, and what goes on beside it.
-    pub(super) fn parts(&mut self, here: &Here) -> (&mut Avantan, &mut Activity) {
-        // Begun first, so that both can be borrowed at once.
-        self.activity(here);
-        (&mut self.avantan, self.activity.as_mut().expect("made above"))
-    }
+    /// It was at rest, and no longer is.
+    fn begin(&mut self, here: &Here) {
+        let mut activity = Box::new(Activity::new(here.now.mono, here.peers.len()));
 
-    /// What goes on in the quota, begun if it was at rest.
-    #[inline]
-    pub(super) fn activity(&mut self, here: &Here) -> &mut Activity {
-        if self.activity.is_none() {
-            let mut activity = Box::new(Activity::new(here.now.mono, here.peers.len()));
-
-            // Until the others say otherwise, they have what the last round left them with.
-            for (share, peer) in activity.peers.iter_mut().zip(here.peers) {
-                let settled = self.avantan.share.table.settled(peer.site);
-                share.free = settled.map_or(0, |settled| settled.row.after.saturating_add(settled.row.kept));
-            }
-            self.activity = Some(activity);
+        // Until the others say otherwise, they have what the last round left them with.
+        for (share, peer) in activity.peers.iter_mut().zip(here.peers) {
+            let settled = self.avantan.share.table.settled(peer.site);
+            share.free = settled.map_or(0, |settled| settled.row.after.saturating_add(settled.row.kept));
         }
-        self.activity.as_mut().expect("made above")
+        activity.counted = self.asked;
+        self.request = RequestSize::default();
+        self.activity = Some(activity);
     }
 }

@@ -73,10 +73,18 @@ impl Quotas {
         admin.any(|admin| matches!(admin.change, Lifecycle::Reclaim { .. }))
     }
 
+    /// True if a round that this site may lead records it, and tells whether the quota is gone.
+    pub(super) fn waits_to_be_recorded(&self, here: &Here, at: usize) -> bool {
+        let avantan = &self.list[at].avantan;
+        avantan.share.table.is_new(here.site) && avantan.may_vote(here.site)
+    }
+
     /// Whether the round that a change waits for can be led now. One that never can is refused.
     pub(super) fn is_ready(&self, here: &Here, at: usize, admin: &Admin) -> Result<bool, Refusal> {
         match admin.change {
             Lifecycle::Seat { site, .. } if admin.aim.is_none() => self.is_seat_ready(here, at, site),
+            // A round that creates what exists comes to nothing. Here it may be gone: a round that records this site tells.
+            Lifecycle::Create { .. } if admin.aim.is_none() && self.waits_to_be_recorded(here, at) => Ok(false),
             Lifecycle::Delete if admin.aim.is_none() && self.has_children(at) => Err(Refusal::HasChildren),
             // A value that carries it out may be accepted already.
             // Where this site itself can tell no books, a round would come to nothing.

@@ -150,7 +150,7 @@ impl Quotas {
             self.touch(at, Dirty::All);
         }
 
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         let known = &mut activity.peers[from].backlog;
         known.here = told.here;
         known.received = match known.said_by == donor {
@@ -229,7 +229,7 @@ impl Quotas {
         assert!(quota.backlog() >= 0, "more backlog is handed over than there is");
         turn.out.metrics.backlog_handed += 1;
         self.touch(at, Dirty::All);
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         activity.peers[peer].told.repeats = 0;
         self.tell(turn, at, peer);
     }

@@ -105,7 +105,7 @@ impl Quotas {
 
         // Any message of a leader in whose round this site is may be its last.
         if self.list[at].avantan.follows() {
-            let activity = self.list[at].activity(&turn.here);
+            let activity = self.activity(&turn.here, at);
             activity.leader.follow(moment(&turn.here), turn.out.rng);
         }
         self.schedule(at);
@@ -122,7 +122,7 @@ impl Quotas {
             return;
         }
         if !activity.leader.may_start(now) {
-            return self.list[at].activity(&turn.here).leader.look_at_retry();
+            return self.activity(&turn.here, at).leader.look_at_retry();
         }
 
         // Tokens that come back here are nearer than those of others. Where so many come back, others are asked for what is still lacking
@@ -131,9 +131,9 @@ impl Quotas {
         let horizon = turn.here.longest_round_trip() / HOPE;
         let has_time = activity.deadline_at >= now.saturating_add(horizon + 2 * turn.here.longest_round_trip());
         match activity.shortage.hopes_until {
-            Some(until) if now < until => return self.list[at].activity(&turn.here).leader.look_at(until),
+            Some(until) if now < until => return self.activity(&turn.here, at).leader.look_at(until),
             None if has_time && activity.returns.forecast(horizon) >= short.saturating_mul(HOPE as i64) => {
-                let activity = self.list[at].activity(&turn.here);
+                let activity = self.activity(&turn.here, at);
                 activity.shortage.hopes_until = Some(now + horizon);
                 return activity.leader.wait(now, horizon);
             }
@@ -143,7 +143,7 @@ impl Quotas {
         if activity.known_free(turn.here.position) >= short.saturating_add(short / 4) {
             // Probably a gift from those who have it ends this sooner, and stops nobody.
             let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
-            let activity = self.list[at].activity(&turn.here);
+            let activity = self.activity(&turn.here, at);
             activity.shortage.asked_for_gifts = true;
             activity.leader.wait(now, patience);
             let me = turn.here.position;
@@ -171,7 +171,7 @@ impl Quotas {
         if rate == 0 || !calm || !foresees || quota.limit().is_none() {
             return;
         }
-        let lacking = activity.demand.forecast(SECOND).max(activity.demand.request());
+        let lacking = activity.demand.forecast(SECOND).max(quota.request.large());
         let elsewhere = activity.known_free(turn.here.position);
         let starving = quota.avantan.share.free(turn.here.site) < lacking && now >= activity.shortage.fed_at + SECOND;
         if starving && elsewhere >= lacking.saturating_mul(2 * turn.here.peers.len() as i64) {
@@ -209,18 +209,22 @@ impl Quotas {
         });
 
         let now = turn.here.now.mono;
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         // A creation may come to nothing: the name is looked at again, and forgotten what was noted of it.
         activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
         if activity.admin.len() >= ADMIN || !turn.out.admit() {
             turn.out.finished.push((admin.ticket, Outcome::Refused(Refusal::Overloaded)));
-            return;
+            return self.schedule(at);
         }
 
+        let ticket = admin.ticket;
         activity.deadline_at = activity.deadline_at.min(admin.deadline);
-        self.waits.places.insert(admin.ticket, Place::Admin { at: at as u32 });
         activity.admin.push_back(admin);
+        self.waits.places.insert(ticket, Place::Admin { at: at as u32 });
         self.waits.administering += 1;
+        if self.waits_to_be_recorded(&turn.here, at) {
+            self.record_soon(turn, at);
+        }
         self.lead_admin(turn, at);
         self.schedule(at);
     }
@@ -251,7 +255,7 @@ impl Quotas {
             return;
         }
         if quota.activity.as_ref().is_some_and(|activity| !activity.leader.may_change(now)) {
-            return self.list[at].activity(&turn.here).leader.look_at_change();
+            return self.activity(&turn.here, at).leader.look_at_change();
         }
         self.list[at].avantan.label = label;
         self.lead(turn, at, intent, Cause::Reactive);
@@ -270,7 +274,7 @@ impl Quotas {
                 // Not recorded yet: this site's digests make the others do it.
                 self.ask_whether_it_may_vote(turn, at);
             }
-            let activity = self.list[at].activity(&turn.here);
+            let activity = self.activity(&turn.here, at);
             activity.tick_at = activity.tick_at.min(activity.leader.put_off(moment(&turn.here)));
             return;
         }
@@ -289,7 +293,7 @@ impl Quotas {
         let again = self.list[at].activity.as_ref().is_some_and(|activity| activity.gathers());
         let intent = if intent == Intent::Move && again { Intent::Gather } else { intent };
         let mut step = Step::default();
-        let (avantan, activity) = self.list[at].parts(&turn.here);
+        let (avantan, activity) = self.parts(&turn.here, at);
         activity.leader.lead(moment(&turn.here), avantan, turn.here.site, (intent, offer), &mut step);
         activity.waiting.note_offer();
         activity.shortage.asked_for_gifts = false;
@@ -309,7 +313,7 @@ impl Quotas {
 
         // Goes on serving from some while the round lasts; where requests wait, the round should have it all.
         // Never more than half of it, and nothing without demand, or there would be tokens that nobody can reach.
-        let soon = activity.demand.forecast(SECOND).max(activity.demand.request());
+        let soon = activity.demand.forecast(SECOND).max(quota.request.large());
         let free = quota.avantan.share.tokens;
         let keeps = needed == 0 && activity.demand.rate() > 0;
         let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };
@@ -345,12 +349,17 @@ impl Quotas {
         }
         if tick {
             self.look_after(turn, at);
+        } else if let Quota { asked, activity: Some(activity), .. } = &mut self.list[at]
+            && activity.counted < *asked
+        {
+            // Whoever asked since then left it to this timer.
+            activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
         }
     }
 
     /// A member is new, and no round has recorded it.
     pub(super) fn record_soon(&mut self, turn: &mut Turn, at: usize) {
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         activity.leader.record_soon(moment(&turn.here), turn.out.rng);
         self.schedule(at);
     }
@@ -362,7 +371,7 @@ impl Quotas {
         let (may_vote, table) = (quota.avantan.may_vote(site), &quota.avantan.share.table);
         let is_unrecorded = may_vote && table.is_unrecorded(site);
         let is_wanted = table.has_unrecorded(site, sight) || is_unrecorded || table.is_before(site);
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         activity.leader.record_again(turn.here.now.mono, turn.out.rng, is_wanted);
         if !is_wanted {
             return;
@@ -469,7 +478,7 @@ impl Quotas {
     fn phase(&mut self, turn: &mut Turn, at: usize) {
         let before = self.standing(&turn.here, at);
         let (here, mut step) = (&turn.here, Step::default());
-        let (avantan, activity) = self.list[at].parts(here);
+        let (avantan, activity) = self.parts(here, at);
         let due = activity.leader.tick(moment(here), turn.out.rng, avantan, here.site, here.sight(), &mut step);
         match due {
             Due::Stepped => self.conclude_step(turn, at, before, step),
@@ -545,11 +554,11 @@ impl Quotas {
             let lifecycle = accepted.map(|(_, value)| value.lifecycle);
             let generation = quota.avantan.share.table.generation;
             let (instance, number) = (quota.avantan.share.applied + 1, quota.number);
-            quota.activity(&turn.here).leader.collect(moment(&turn.here));
+            self.activity(&turn.here, at).leader.collect(moment(&turn.here));
             if !matches!(lifecycle, None | Some(Lifecycle::Keep)) {
                 let waiting = self.list[at].activity.iter().flat_map(|activity| &activity.admin);
                 let changes: Vec<_> = waiting.map(|admin| self.aimed(&turn.here, at, admin, lifecycle)).collect();
-                let activity = self.list[at].activity(&turn.here);
+                let activity = self.activity(&turn.here, at);
                 for (admin, change) in activity.admin.iter_mut().zip(changes) {
                     let aim = Aim { quota: number, generation, instance, change };
                     if admin.aim.replace(aim) != Some(aim) {
@@ -582,12 +591,12 @@ impl Quotas {
     fn failed(&mut self, turn: &mut Turn, at: usize, was_recording: bool) {
         // It says nothing of what requests may hope for.
         if was_recording {
-            self.list[at].activity(&turn.here).leader.fail_to_record();
+            self.activity(&turn.here, at).leader.fail_to_record();
             self.seek(turn, at);
             return self.lead_admin(turn, at);
         }
         let in_round = self.list[at].avantan.in_round();
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty() || in_round;
         activity.leader.fail(moment(&turn.here), turn.out.rng, wanted);
     }
@@ -614,9 +623,9 @@ impl Quotas {
         let is_over = quota.avantan.share.table.is_over();
         let is_new = quota.avantan.share.table.is_new(turn.here.site);
         if quota.activity.is_some() || !quota.avantan.may_vote(turn.here.site) || is_new || is_over {
-            quota.activity(&turn.here);
+            self.activity(&turn.here, at);
         }
-        match quota.limit() {
+        match self.list[at].limit() {
             Some(_) => self.note_present(at),
             None => self.note_absent(&turn.here, at),
         }
@@ -663,7 +672,7 @@ impl Quotas {
         let (site, table) = (turn.here.site, &self.list[at].avantan.share.table);
         let is_left =
             table.has_unrecorded(site, turn.here.sight()) || table.is_unrecorded(site) || table.is_before(site);
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         activity.leader.note_recorded(now, turn.out.rng, is_left);
         self.schedule(at);
     }
@@ -875,25 +884,18 @@ impl Quotas {
         for at in 0..self.list.len() {
             self.resume_subset(turn, at);
             if self.list[at].avantan.in_round() {
-                let activity = self.list[at].activity(&turn.here);
+                let activity = self.activity(&turn.here, at);
                 activity.leader.resume(moment(&turn.here), turn.out.rng);
                 self.schedule(at);
             }
-            if self.list[at].refills() && self.list[at].backlog() > 0 {
-                // It is refilled for whoever wants it, or handed over.
-                self.list[at].activity(&turn.here).tick_at = turn.here.now.mono + RELAXED_TICK;
-                self.schedule(at);
-            }
-            if self.list[at].avantan.share.table.is_over() {
-                // What is to be taken, and who may not know of it, was not noted.
-                self.list[at].activity(&turn.here).tick_at = turn.here.now.mono + RELAXED_TICK;
-                self.schedule(at);
+            // What is to be refilled is for whoever wants it, or handed over. What is to be taken, and who may not know of it, was not noted.
+            let quota = &self.list[at];
+            if (quota.refills() && quota.backlog() > 0) || quota.avantan.share.table.is_over() {
+                self.activity(&turn.here, at);
             }
             if self.list[at].avantan.share.table.is_unrecorded(turn.here.site) {
                 // Nobody else may know.
                 self.record_soon(turn, at);
-                self.list[at].activity(&turn.here).tick_at = turn.here.now.mono + RELAXED_TICK;
-                self.schedule(at);
             }
         }
     }

@@ -61,7 +61,9 @@ impl Quotas {
                 self.acquire(turn, path, request)
             }
             Operation::Release { quota, amount } => {
-                let Some(at) = self.living(quota) else {
+                // Another of this name may have been created since, and what it granted be released here. Its tokens would go with the
+                // share of the one that is gone.
+                let Some(at) = self.living(quota).filter(|&at| !self.list[at].may_be_gone(&turn.here)) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
                 // What is above one that was deleted has nothing of this any more.
@@ -185,16 +187,18 @@ impl Quotas {
     /// A request came for tokens of a quota, or of one below it.
     #[inline]
     fn note_demand(&mut self, turn: &mut Turn, at: usize, amount: i64) {
-        let now = turn.here.now.mono;
-        let quota = &mut self.list[at];
-        quota.asked = quota.asked.saturating_add(amount.unsigned_abs());
-        let activity = quota.activity(&turn.here);
-        activity.demand.note(amount);
-        if activity.tick_at > now + RELAXED_TICK {
-            activity.tick_at = now + RELAXED_TICK;
-            activity.active_at = now;
+        // The timer tells enough, and stands beside what is written here. What goes on in the quota is somewhere else in memory, and more often
+        // than not in no cache.
+        let soon = turn.here.now.mono + RELAXED_TICK;
+        if self.list[at].activity.is_none() || self.list[at].wake > soon {
+            let activity = self.activity(&turn.here, at);
+            activity.active_at = turn.here.now.mono;
+            activity.tick_at = activity.tick_at.min(soon);
             self.schedule(at);
         }
+        let quota = &mut self.list[at];
+        quota.asked = quota.asked.saturating_add(amount.unsigned_abs());
+        quota.request.note(amount);
     }
 
     /// Lets a request wait at the level that is short, holding nothing of any, or refuses it. One that is not new stood in the line of
@@ -202,8 +206,8 @@ impl Quotas {
     fn stand_in_line(&mut self, turn: &mut Turn, at: usize, request: Waiting, is_new: bool) -> Option<Outcome> {
         let Waiting { ticket, amount, deadline, stays, .. } = request;
         let now = turn.here.now.mono;
+        self.activity(&turn.here, at);
         let quota = &mut self.list[at];
-        quota.activity(&turn.here);
 
         // More is out than the limit, wherever one asks; what comes back is not for this request.
         if quota.avantan.share.table.is_over() && stays.is_none() {
@@ -241,6 +245,7 @@ impl Quotas {
             activity.shortage.hopes_until = None;
         }
         let arrival = activity.waiting.push(request);
+        quota.queued = true;
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.waits.places.insert(ticket, Place::Line { at: at as u32, arrival });
         self.seek(turn, at);
@@ -252,7 +257,7 @@ impl Quotas {
     /// which instance is the newest here sends what came after it.
     fn ask_whether_it_is_paid(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.here.now.mono;
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         let is_old = |peer: usize| now >= activity.peers[peer].told.at.saturating_add(SECOND);
         let others = (0..turn.here.peers.len()).filter(|&peer| peer != turn.here.position);
         let old: Vec<usize> =
@@ -512,19 +517,17 @@ impl Quotas {
 
     /// Tokens came back into the share.
     fn note_return(&mut self, turn: &mut Turn, at: usize, amount: i64) {
-        let quota = &mut self.list[at];
-
         // What waits here may fit now; or it is over the limit, and is to be taken; or it is what others wait for.
-        let owes = quota.owes();
+        let owes = self.list[at].owes();
         if owes {
-            quota.activity(&turn.here);
+            self.activity(&turn.here, at);
         }
-        if let Some(activity) = &mut quota.activity {
+        if let Some(activity) = &mut self.list[at].activity {
             activity.returns.note(amount);
             let is_awaited = activity.waiting.is_empty() && activity.peers.iter().any(|peer| peer.short > 0);
             let pause = if is_awaited { TICK } else { RELAXED_TICK };
             let soon = turn.here.now.mono + pause;
-            if activity.tick_at == NEVER || ((owes || is_awaited) && activity.tick_at > soon) {
+            if (owes || is_awaited) && activity.tick_at > soon {
                 activity.tick_at = soon;
                 self.schedule(at);
             }

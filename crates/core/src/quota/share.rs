@@ -91,7 +91,7 @@ impl Quotas {
         let recorded = quota.avantan.share.table.recorded(site);
         let in_round = quota.avantan.in_round();
         let free = quota.avantan.share.free(turn.here.site).max(0);
-        let activity = quota.activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         let known = &mut activity.peers[from];
         let fresher = digest.free > known.free;
         *known = PeerShare {
@@ -138,7 +138,6 @@ impl Quotas {
 
         // The receiver may be poor by what it says.
         self.balance(turn, at);
-        self.list[at].activity.as_mut().expect("made above").look_by(turn.here.now.mono + RELAXED_TICK);
         self.schedule(at);
     }
 
@@ -159,13 +158,14 @@ impl Quotas {
         quota.avantan.share.tokens = tokens;
         turn.out.metrics.gifts_received += 1;
         self.touch(at, Dirty::All);
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         activity.shortage.fed_at = turn.here.now.mono;
         activity.active_at = turn.here.now.mono;
 
         // Tell the donor soon that it arrived: it counts what is under way as there already, and gives no more meanwhile.
         activity.peers[from].told.at = 0;
         activity.tick_at = activity.tick_at.min(turn.here.now.mono + TICK);
+        self.schedule(at);
         self.serve(turn, at);
     }
 
@@ -266,10 +266,11 @@ impl Quotas {
         // It is told with the digest of this turn, which leaves when the rows are durable, and again until the receiver says
         // that it has it.
         let now = turn.here.now.mono;
-        let activity = self.list[at].activity(&turn.here);
+        let activity = self.activity(&turn.here, at);
         activity.active_at = now;
         activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
         activity.peers[peer].told.repeats = 0;
+        self.schedule(at);
         self.tell(turn, at, peer);
     }
 
@@ -325,9 +326,13 @@ impl Quotas {
     /// Looks after the share: forecasts, gives, tells, and decides when to look again.
     pub(super) fn look_after(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.here.now.mono;
-        if let Some(activity) = &mut self.list[at].activity {
+        let Quota { activity, asked, queued, .. } = &mut self.list[at];
+        if let Some(activity) = activity {
+            let newly = *asked - std::mem::replace(&mut activity.counted, *asked);
+            activity.demand.note(newly.min(i64::MAX as u64) as i64);
             activity.demand.fold(now);
             activity.returns.fold(now);
+            *queued = !activity.waiting.is_empty();
         }
         if self.list[at].refills() {
             // What was refilled is for those who wait here, before it is for others.
@@ -364,7 +369,7 @@ impl Quotas {
         if busy || unrecorded {
             activity.active_at = now;
         }
-        let scarce = total < activity.demand.forecast(4 * SECOND).max(activity.demand.request().saturating_mul(4));
+        let scarce = total < activity.demand.forecast(4 * SECOND).max(quota.request.large().saturating_mul(4));
         activity.tick_at = now
             + match () {
                 () if busy && scarce => TICK,
@@ -426,7 +431,7 @@ impl Quotas {
             if quota.avantan.share.applied > 0 && is_told {
                 if given {
                     // It is told again until its receiver says that it has it.
-                    let activity = self.list[at].activity(&turn.here);
+                    let activity = self.activity(&turn.here, at);
                     activity.tick_at = activity.tick_at.min(turn.here.now.mono + SECOND);
                     self.schedule(at);
                 }
@@ -473,7 +478,7 @@ impl Quotas {
             // started again.
             let has_backlog = self.list[at].refills() && self.list[at].backlog() != 0;
             if turn.here.drained.is_some() && (free > 0 || has_backlog) {
-                let activity = self.list[at].activity(&turn.here);
+                let activity = self.activity(&turn.here, at);
                 activity.tick_at = activity.tick_at.min(turn.here.now.mono + SECOND);
                 self.schedule(at);
             }
@@ -581,7 +586,7 @@ impl Quota {
         let mut tell = Vec::new();
         for (peer, share) in activity.peers.iter().enumerate() {
             let may_not_know = is_unreached(here.peers[peer].site);
-            let is_told = here.config.redistribute || may_not_know;
+            let is_told = here.config.redistribute || may_not_know || unrecorded;
             if peer == here.position || !is_told || self.limit().is_none() {
                 continue;
             }

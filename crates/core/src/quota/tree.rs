@@ -122,9 +122,9 @@ impl Quotas {
     #[inline]
     pub(super) fn short_level(&self, here: &Here, path: &Path, amount: i64) -> Option<usize> {
         path.levels().find(|&at| {
-            let Quota { avantan, activity, .. } = &self.list[at];
+            let Quota { avantan, activity, queued, .. } = &self.list[at];
             // What is too little for one that stays in line is saved for it.
-            let is_saved = activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
+            let is_saved = *queued && activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
             amount > avantan.share.free(here.site) || is_saved
         })
     }
@@ -134,7 +134,7 @@ impl Quotas {
     pub(super) fn spare(&mut self, here: &Here, path: &Path, short: usize, amount: i64) {
         let until = here.now.mono + SPARED * here.longest_round_trip() + SECOND;
         for at in path.levels().filter(|&level| level != short) {
-            let activity = self.list[at].activity(here);
+            let activity = self.activity(here, at);
             let spared = activity.spared(here.now.mono).max(amount);
             activity.spared = (spared, until);
         }

@@ -33,7 +33,7 @@ impl Quotas {
         {
             return refuse(Refusal::InvalidAmount);
         }
-        if turn.here.site.count() == 1 {
+        if turn.here.site.count() == 1 && self.living(name).is_none() {
             return refuse(refusal_of(operation, name));
         }
 
@@ -66,11 +66,12 @@ impl Quotas {
             return;
         }
         let name: Arc<str> = name.into();
+        let is_known = self.living(&name).is_some();
         let Some(lookup) = self.lookups.names.get_mut(&name).filter(|lookup| lookup.token == token) else { return };
         lookup.not_known.insert(from);
 
         // A creation was accepted by a majority, one of which would be among these.
-        if !is_settled(&turn.here, lookup.not_known) {
+        if !is_settled(&turn.here, lookup.not_known, is_known) {
             return;
         }
 
@@ -118,13 +119,13 @@ impl Quotas {
     /// Asks the others whether a vote or promise of a predecessor may count in the next instance. If none may, this
     /// incarnation may vote in it. Where a round can record it, that needs fewer to answer.
     pub(super) fn ask_whether_it_may_vote(&mut self, turn: &mut Turn, at: usize) {
-        let quota = &mut self.list[at];
+        let quota = &self.list[at];
         if quota.avantan.may_vote(turn.here.site) {
             return;
         }
 
         let (name, token) = (quota.name.clone(), turn.out.rng.draw());
-        let (avantan, activity) = quota.parts(&turn.here);
+        let (avantan, activity) = self.parts(&turn.here, at);
         let (token, answered) = activity.leader.clearance.question(avantan, turn.here.reborn(), token);
 
         // Whoever told of a value may know by now what became of it.
@@ -239,11 +240,12 @@ fn refusal_of(operation: &Operation, name: &str) -> Refusal {
     }
 }
 
-/// Returns true if no quota can exist of which neither this site nor these know: a majority that never lost a vote, or all.
-fn is_settled(here: &Here, not_known: SiteSet) -> bool {
+/// Returns true if no quota can exist of which these do not know: a majority that never lost a vote, or all others. This site is one of them
+/// unless the quota `is_known` here, and may be gone.
+fn is_settled(here: &Here, not_known: SiteSet, is_known: bool) -> bool {
     let present = || not_known.positions().filter(|&peer| !here.peers[peer].gone);
     let answered = present().count();
     let never_lost = present().filter(|&peer| here.peers[peer].incarnation == Incarnation(1)).count();
-    let own = usize::from(here.site.incarnation == Incarnation(1));
+    let own = usize::from(here.site.incarnation == Incarnation(1) && !is_known);
     never_lost + own >= here.site.majority() || answered + 1 >= here.site.count()
 }

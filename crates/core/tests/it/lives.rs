@@ -536,9 +536,10 @@ fn drained_site_leaves_its_tokens_with_the_others() {
     assert_eq!((cluster.show(0, "gpus").in_use_min, cluster.show(2, "gpus").in_use_max), (900, 900));
 }
 
-/// A leader has the word of a site that it grants nothing any more, and is suspended. The site loses its disk, and to its new incarnation tokens
-/// are released that the one before granted. The quota will be deleted before a round has recorded it. The number of the deletion.
-fn before_a_deletion_by_the_word_of_a_lost_incarnation() -> (Cluster, u64) {
+/// A leader has the word of a site that it grants nothing any more, and is suspended. The site loses its disk, and its new incarnation hears of
+/// the quota, of which 10 tokens are to be released there. The quota will be deleted before a round has recorded it. The numbers of the
+/// deletion and of the release.
+fn before_a_deletion_by_the_word_of_a_lost_incarnation() -> (Cluster, u64, u64) {
     let mut cluster = Cluster::new(5);
     let [leader, lost] = [0, 2];
     cluster.done(0, create(90));
@@ -564,26 +565,28 @@ fn before_a_deletion_by_the_word_of_a_lost_incarnation() -> (Cluster, u64) {
 
     // Those that would record it are down meanwhile.
     (3..5).for_each(|at| cluster.kill(at));
-    cluster.submit(lost, release(10));
-    until(&mut cluster, &|cluster| cluster.tokens(lost, "gpus") == 10);
+    let released = cluster.submit(lost, release(10));
+    let quotas = |cluster: &Cluster| cluster.hosts[lost].node.as_ref().expect("runs").chapters().quotas.len();
+    until(&mut cluster, &|cluster| quotas(cluster) > 0);
+    assert_eq!(cluster.share(lost, "gpus").table.limit, Some(90));
     (3..5).for_each(|at| cluster.start(at));
 
     // All but the new incarnation hear the leader.
     cluster.cut = [leader, 1, 3, 4].into_iter().flat_map(|at| [(lost, at), (at, lost)]).collect();
-    (cluster, deleted)
+    (cluster, deleted, released)
 }
 
 /// The same, once the deletion is decided, and the third site has missed it.
-fn after_a_deletion_by_the_word_of_a_lost_incarnation() -> Cluster {
-    let (mut cluster, deleted) = before_a_deletion_by_the_word_of_a_lost_incarnation();
+fn after_a_deletion_by_the_word_of_a_lost_incarnation() -> (Cluster, u64) {
+    let (mut cluster, deleted, released) = before_a_deletion_by_the_word_of_a_lost_incarnation();
     cluster.run(2 * SECOND);
     assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
-    cluster
+    (cluster, released)
 }
 
 #[test]
 fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the_next() {
-    let (mut cluster, deleted) = before_a_deletion_by_the_word_of_a_lost_incarnation();
+    let (mut cluster, deleted, _) = before_a_deletion_by_the_word_of_a_lost_incarnation();
     let [leader, lost] = [0, 2];
     let waiting = cluster.submit(lost, acquire(1));
     assert!(cluster.outcome(lost, waiting).is_none(), "no round has recorded it");
@@ -600,7 +603,7 @@ fn quota_that_is_deleted_by_the_word_of_a_lost_incarnation_is_not_granted_by_the
 /// Its client has heard that the quota is gone, and makes another.
 #[test]
 fn creation_where_the_deletion_was_missed_is_not_answered_by_what_was_there() {
-    let mut cluster = after_a_deletion_by_the_word_of_a_lost_incarnation();
+    let (mut cluster, _) = after_a_deletion_by_the_word_of_a_lost_incarnation();
     let [leader, lost] = [0, 2];
     let created = cluster.submit(lost, create(90));
     assert_eq!(cluster.outcome(lost, created), None, "what is gone is said to be there");
@@ -621,10 +624,31 @@ fn creation_where_the_deletion_was_missed_is_not_answered_by_what_was_there() {
     assert!(granted(&cluster.done(lost, acquire(1))));
 }
 
+/// Tokens of a quota that was made anew are given back where nobody has heard of that: there they would go with those of the one that is gone.
+#[test]
+fn release_where_the_deletion_was_missed_is_of_what_was_created_since() {
+    let (mut cluster, early) = after_a_deletion_by_the_word_of_a_lost_incarnation();
+    let [leader, lost] = [0, 2];
+    cluster.cut.retain(|&(from, to)| from == lost || to == lost);
+    assert_eq!(cluster.done(leader, create(40)), Outcome::Created { limit: 40 });
+    assert!(granted(&cluster.done(leader, acquire(20))));
+    let late = cluster.submit(lost, release(10));
+    cluster.run(SECOND);
+    let is_back = |outcome: Option<Outcome>| outcome == Some(Outcome::Released { amount: 10 });
+    let is_any_back = [early, late].iter().any(|&released| is_back(cluster.outcome(lost, released)));
+    assert!(!is_any_back, "what is given back is lost");
+
+    cluster.cut.clear();
+    cluster.run(4 * SECOND);
+    assert!(is_back(cluster.outcome(lost, late)));
+    let shown = cluster.show(leader, "gpus");
+    assert_eq!((shown.in_use_min, shown.in_use_max), (10, 10));
+}
+
 /// Nobody asks there, so that it leads nothing by which it would hear of the deletion.
 #[test]
 fn site_that_missed_a_deletion_and_was_not_asked_about_it_is_told() {
-    let mut cluster = after_a_deletion_by_the_word_of_a_lost_incarnation();
+    let (mut cluster, _) = after_a_deletion_by_the_word_of_a_lost_incarnation();
     let lost = 2;
     assert_eq!(cluster.share(lost, "gpus").table.limit, Some(90));
     cluster.cut.clear();

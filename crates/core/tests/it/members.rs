@@ -144,6 +144,32 @@ fn site_that_joined_is_given_nothing_of_a_quota_before_a_round_knows_it() {
     assert!(granted(&cluster.done(new, acquire(5))));
 }
 
+/// It may lead rounds, and a round that creates the quota again comes to nothing where others know that it exists.
+#[test]
+fn creation_at_a_site_that_joined_waits_for_the_round_that_knows_it() {
+    let mut cluster = cluster(3);
+    let new = join(&mut cluster);
+    while readiness(&cluster, new) != Readiness::Ready {
+        cluster.run(MILLISECOND);
+    }
+    cluster.cut = [1, 2].iter().flat_map(|at| [(*at, 0), (0, *at), (*at, new), (new, *at)]).collect();
+    let quotas = |cluster: &Cluster| cluster.hosts[new].node.as_ref().expect("runs").chapters().quotas.len();
+    while quotas(&cluster) < 2 {
+        cluster.run(MILLISECOND);
+    }
+    assert_eq!(cluster.share(new, "gpus").table.membership, 0, "a round was faster");
+
+    let created = cluster.submit(new, Operation::create("gpus", 90));
+    cluster.run(SECOND);
+    assert_eq!(cluster.outcome(new, created), None);
+    let led = cluster.hosts[new].node.as_ref().expect("runs").metrics().rounds_reactive;
+    assert_eq!(led, 0, "a round is led that comes to nothing");
+
+    cluster.cut.clear();
+    cluster.run(2 * SECOND);
+    assert_eq!(cluster.outcome(new, created), Some(Outcome::Created { limit: 90 }));
+}
+
 #[test]
 fn next_change_is_refused_until_every_quota_has_recorded_the_last() {
     let mut cluster = cluster(3);

@@ -13,6 +13,7 @@ pub mod holds;
 pub mod limit;
 pub mod liveness;
 pub mod lives;
+pub mod looked_after;
 pub mod once;
 pub mod quorums;
 pub mod refill;

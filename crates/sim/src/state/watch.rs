@@ -19,6 +19,8 @@ pub(crate) struct Watch {
     pub(crate) digest: u64,
     /// What each site was when it was last looked at.
     pub(crate) seen: Vec<Seen>,
+    /// The turns of all sites so far.
+    pub(crate) turns: u64,
     /// The input that is being handled tells a site of a quota that it did not know.
     pub(crate) meets_quota: bool,
     /// What sites have promised in rounds.
@@ -95,6 +97,7 @@ impl Watch {
         Self {
             digest: 0xcbf2_9ce4_8422_2325,
             seen: vec![Seen::default(); sites],
+            turns: 0,
             meets_quota: false,
             promises: Promises::default(),
             vigil: Vigil { ears: vec![Ear::new(sites); sites], judged: vec![false; sites], is_on: false },
