@@ -9,11 +9,12 @@ use super::announce::Announcements;
 use super::counting::Counts;
 use super::lookup::Lookups;
 use super::names::Names;
-use super::one::{Dirty, NEVER, Quota};
+use super::one::{Activity, Dirty, NEVER, Quota};
 use super::row::{self, Grant, QuotaRow};
 use super::timers::Timers;
 use super::walk::Walk;
 use crate::api::{Listed, Outcome, Refusal};
+use crate::avantan::Avantan;
 use crate::clock::MILLISECOND;
 use crate::codec::Malformed;
 use crate::id::SiteSet;
@@ -284,6 +285,25 @@ impl Quotas {
             (Dirty::Hot, Dirty::All) => quota.dirty = Dirty::All,
             _ => {}
         }
+    }
+
+    /// What goes on in a quota, begun if it was at rest. Whatever begins is looked after: only that puts it to rest. Until then gifts of long
+    /// ago count as under way, and no site with such leaves.
+    #[inline]
+    pub(super) fn activity(&mut self, here: &Here, at: usize) -> &mut Activity {
+        if self.list[at].activity.is_none() {
+            self.list[at].begin(here, here.now.mono + RELAXED_TICK);
+            self.schedule(at);
+        }
+        self.list[at].activity.as_mut().expect("made above")
+    }
+
+    /// The agreement of a quota, and what goes on beside it.
+    pub(super) fn parts(&mut self, here: &Here, at: usize) -> (&mut Avantan, &mut Activity) {
+        // Begun first, so that both can be borrowed at once.
+        self.activity(here, at);
+        let Quota { avantan, activity, .. } = &mut self.list[at];
+        (avantan, activity.as_mut().expect("made above"))
     }
 
     /// Sets the quota's timer to the earliest thing that it waits for.

@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 
 use super::book::Quotas;
 use super::names::{Absent, Forgetting, Freeze, Leading, Names, has};
-use super::one::{Activity, Admin, Dirty, Quota};
+use super::one::{Admin, Dirty, Quota};
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Lifecycle, Message};
 use crate::clock::{MILLISECOND, SECOND};
@@ -340,11 +340,10 @@ impl Quotas {
 
         // The name is new to everybody now, and so is its quota.
         self.occupy(&turn.here, at, name);
-        let mut activity = Box::new(Activity::new(turn.here.now.mono, turn.here.peers.len()));
+        let activity = self.activity(&turn.here, at);
         activity.admin = creations;
         activity.leader.look_at(turn.here.now.mono);
         activity.note_deadlines();
-        self.list[at].activity = Some(activity);
         self.schedule(at);
     }
 

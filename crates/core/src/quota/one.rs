@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::book::{Quotas, RELAXED_TICK};
 use super::bucket::{PeerBacklog, Refill};
 use super::line::Line;
 use crate::api::Work;
@@ -193,8 +192,8 @@ pub(super) struct Told {
 }
 
 impl Activity {
-    /// What goes on in a quota in which nothing goes on yet.
-    pub(super) fn new(now: u64, members: usize) -> Self {
+    /// What goes on in a quota in which nothing goes on yet, and which is to be looked after at `tick_at`.
+    pub(super) fn new(now: u64, tick_at: u64, members: usize) -> Self {
         Self {
             demand: Demand::new(now),
             counted: 0,
@@ -202,7 +201,7 @@ impl Activity {
             waiting: Line::default(),
             admin: VecDeque::new(),
             peers: vec![PeerShare::default(); members],
-            tick_at: now + RELAXED_TICK,
+            tick_at,
             shortage: Shortage { asked_for_gifts: false, hopes_until: None, fed_at: now },
             spared: (0, 0),
             deadline_at: NEVER,
@@ -229,27 +228,6 @@ impl Activity {
     pub(super) fn gathers(&self) -> bool {
         let Self { waiting, leader, .. } = self;
         waiting.has_been_in_vain() && (!waiting.has_staying() || leader.failures().is_power_of_two())
-    }
-}
-
-impl Quotas {
-    /// What goes on in a quota, begun if it was at rest. Whatever begins is looked after: only that puts it to rest. Until then gifts of long
-    /// ago count as under way, and no site with such leaves.
-    #[inline]
-    pub(super) fn activity(&mut self, here: &Here, at: usize) -> &mut Activity {
-        if self.list[at].activity.is_none() {
-            self.list[at].begin(here);
-            self.schedule(at);
-        }
-        self.list[at].activity.as_mut().expect("made above")
-    }
-
-    /// The agreement of a quota, and what goes on beside it.
-    pub(super) fn parts(&mut self, here: &Here, at: usize) -> (&mut Avantan, &mut Activity) {
-        // Begun first, so that both can be borrowed at once.
-        self.activity(here, at);
-        let Quota { avantan, activity, .. } = &mut self.list[at];
-        (avantan, activity.as_mut().expect("made above"))
     }
 }
 
@@ -357,9 +335,9 @@ impl Quota {
         (incarnation, amount)
     }
 
-    /// It was at rest, and no longer is.
-    fn begin(&mut self, here: &Here) {
-        let mut activity = Box::new(Activity::new(here.now.mono, here.peers.len()));
+    /// It was at rest, and is to be looked after at `tick_at`.
+    pub(super) fn begin(&mut self, here: &Here, tick_at: u64) {
+        let mut activity = Box::new(Activity::new(here.now.mono, tick_at, here.peers.len()));
 
         // Until the others say otherwise, they have what the last round left them with.
         for (share, peer) in activity.peers.iter_mut().zip(here.peers) {

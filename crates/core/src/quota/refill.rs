@@ -24,7 +24,7 @@
 //! The state is constant: no row for a grant. What was refilled is written when a site looks at its tokens to do something with them. What was
 //! not written when it crashes is refilled again from then on.
 
-use super::book::{Quotas, TICK};
+use super::book::{Quotas, RELAXED_TICK, TICK};
 use super::bucket::{AHEAD, TOKEN, rate_of, wanted};
 use super::line::Waiting;
 use super::one::{Dirty, Quota};
@@ -230,7 +230,9 @@ impl Quotas {
         turn.out.metrics.backlog_handed += 1;
         self.touch(at, Dirty::All);
         let activity = self.activity(&turn.here, at);
+        activity.tick_at = activity.tick_at.min(turn.here.now.mono + RELAXED_TICK);
         activity.peers[peer].told.repeats = 0;
+        self.schedule(at);
         self.tell(turn, at, peer);
     }
 

@@ -349,11 +349,6 @@ impl Quotas {
         }
         if tick {
             self.look_after(turn, at);
-        } else if let Quota { asked, activity: Some(activity), .. } = &mut self.list[at]
-            && activity.counted < *asked
-        {
-            // Whoever asked since then left it to this timer.
-            activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
         }
     }
 

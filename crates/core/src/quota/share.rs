@@ -473,15 +473,6 @@ impl Quotas {
             }
             self.refill(&turn.here, at);
             let free = self.list[at].avantan.share.free(turn.here.site);
-
-            // A site that goes on tells of them again until its receivers say that they have them; one that stops does when it has
-            // started again.
-            let has_backlog = self.list[at].refills() && self.list[at].backlog() != 0;
-            if turn.here.drained.is_some() && (free > 0 || has_backlog) {
-                let activity = self.activity(&turn.here, at);
-                activity.tick_at = activity.tick_at.min(turn.here.now.mono + SECOND);
-                self.schedule(at);
-            }
             let (each, extra) = (free / takers.len() as i64, free % takers.len() as i64);
             for (order, &peer) in takers.iter().enumerate() {
                 let gift = each + i64::from((order as i64) < extra);

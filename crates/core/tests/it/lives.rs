@@ -645,6 +645,34 @@ fn release_where_the_deletion_was_missed_is_of_what_was_created_since() {
     assert_eq!((shown.in_use_min, shown.in_use_max), (10, 10));
 }
 
+/// A site that knows the quota, and may not say so while it is deleted, is not one of those that do not know it.
+#[test]
+fn quota_that_is_deleted_is_not_said_to_be_unknown_because_two_missed_its_creation() {
+    let mut cluster = Cluster::new(5);
+    let apart = |one: &[usize], other: &[usize]| {
+        let pairs = one.iter().flat_map(|&from| other.iter().map(move |&to| (from, to)));
+        pairs.flat_map(|(from, to)| [(from, to), (to, from)]).collect::<Vec<_>>()
+    };
+    cluster.cut = apart(&[0, 1, 2], &[3, 4]);
+    assert_eq!(cluster.done(0, create(90)), Outcome::Created { limit: 90 });
+    assert!(granted(&cluster.done(2, acquire(5))));
+    cluster.run(SECOND);
+    let deleted = cluster.submit(0, Operation::Delete { quota: "gpus".into() });
+    cluster.run(2 * DELAY);
+    assert!(cluster.share(2, "gpus").round.as_ref().is_some_and(|round| round.closing));
+
+    // Now it hears those two alone, and they have not heard of the quota yet.
+    cluster.cut = apart(&[0, 1], &[2, 3, 4]);
+    let released = cluster.submit(2, release(5));
+    cluster.run(3 * DELAY);
+    assert_eq!(cluster.outcome(2, released), None, "it is said that there is no such quota");
+    assert_eq!(cluster.outcome(0, deleted), None);
+
+    cluster.cut.clear();
+    cluster.run(4 * SECOND);
+    assert_eq!(cluster.outcome(2, released), Some(Outcome::Refused(Refusal::UnknownQuota)), "it is deleted now");
+}
+
 /// Nobody asks there, so that it leads nothing by which it would hear of the deletion.
 #[test]
 fn site_that_missed_a_deletion_and_was_not_asked_about_it_is_told() {
