@@ -387,6 +387,11 @@ impl Leader {
         }
     }
 
+    /// What a client asks for waits until new incarnations are recorded: that is tried by `at`, whatever came of it before.
+    pub fn record_by(&mut self, at: u64) {
+        self.record_at = self.record_at.min(at);
+    }
+
     /// A round that records new incarnations is tried now, or put off; or none `is_wanted` any more. One that does not get
     /// through costs each site two writes, and a site may have very many entities: so it is tried again ever later, whatever
     /// comes of it.

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::one::NEVER;
 use crate::api::Operation;
-use crate::clock::MILLISECOND;
+use crate::clock::{MILLISECOND, SECOND};
 use crate::id::SiteSet;
 use crate::peer::quota::QuotaMessage;
 use crate::turn::{Ticket, Turn};
@@ -74,18 +74,20 @@ impl Lookup {
     }
 
     /// Asks all others, on behalf of all that wait.
-    pub(super) fn ask(&mut self, turn: &mut Turn, name: &str) {
+    pub(super) fn ask(&mut self, turn: &mut Turn, name: &str, is_known: bool) {
         // Another name than any earlier question had, also in an earlier life: answers to those say less than is asked now.
         self.token = turn.out.rng.draw();
         self.not_known = SiteSet::default();
         self.asked_for = self.next_arrival;
-        self.repeat(turn, name);
+        self.repeat(turn, name, is_known);
     }
 
-    /// Asks those who have not answered yet.
-    pub(super) fn repeat(&mut self, turn: &mut Turn, name: &str) {
+    /// Asks those who have not answered yet. Where the quota `is_known`, and may be gone, whoever knows it too answers with all that it knows
+    /// of it, and says nothing new: they are asked less often.
+    pub(super) fn repeat(&mut self, turn: &mut Turn, name: &str, is_known: bool) {
         // Later than an answer can be on its way, if nothing is held up.
-        self.retry_at = turn.here.now.mono + 2 * turn.here.longest_round_trip() + 20 * MILLISECOND;
+        let pause = 2 * turn.here.longest_round_trip() + if is_known { SECOND } else { 20 * MILLISECOND };
+        self.retry_at = turn.here.now.mono + pause;
         ask(turn, name, self.token, self.not_known);
     }
 

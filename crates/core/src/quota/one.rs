@@ -160,6 +160,8 @@ pub(super) struct PeerShare {
     pub(super) first: i64,
     /// The demand that it reckons with, in tokens a second.
     pub(super) rate: u64,
+    /// The last instance that it had applied.
+    pub(super) applied: u64,
     /// The highest total that it has said to have received from this site, in the incarnation `said_by`.
     pub(super) received: u128,
     /// The monotonic time at which it last said something.

@@ -223,7 +223,7 @@ impl Quotas {
         self.waits.places.insert(ticket, Place::Admin { at: at as u32 });
         self.waits.administering += 1;
         if self.waits_to_be_recorded(&turn.here, at) {
-            self.record_soon(turn, at);
+            self.activity(&turn.here, at).leader.record_by(now);
         }
         self.lead_admin(turn, at);
         self.schedule(at);
@@ -437,6 +437,7 @@ impl Quotas {
         activity.note_deadlines();
         self.waits.administering -= 1;
         self.withdraw_admin_round(turn, at);
+        self.schedule(at);
         true
     }
 

@@ -104,6 +104,7 @@ impl Quotas {
                 true => known.received.max(digest.received),
                 false => digest.received,
             },
+            applied: digest.applied,
             heard_at: turn.here.now.mono,
             said_by: incarnation,
             told: known.told,
@@ -566,8 +567,8 @@ impl Quota {
         let patience = 2 * here.longest_round_trip() + 100 * MILLISECOND;
         let unrecorded = self.limit().is_some() && self.avantan.share.table.is_unrecorded(here.site);
 
-        // A member that was in no round since the limit was changed may not know of it. It is told for a while; and, as it may have what
-        // is to be taken, until nothing is in excess.
+        // A member that was in no round since the limit was changed, and has not said that it knows, may not know of it. It is told for a while;
+        // and, as it may have what is to be taken, until nothing is in excess.
         let table = &self.avantan.share.table;
         let (is_over, is_changed) = (table.is_over(), table.limited != table.created);
         let is_unreached =
@@ -576,7 +577,8 @@ impl Quota {
         let mut is_awaited = false;
         let mut tell = Vec::new();
         for (peer, share) in activity.peers.iter().enumerate() {
-            let may_not_know = is_unreached(here.peers[peer].site);
+            let has_said = share.said_by == here.peers[peer].incarnation && share.applied >= table.limited;
+            let may_not_know = is_unreached(here.peers[peer].site) && !has_said;
             let is_told = here.config.redistribute || may_not_know || unrecorded;
             if peer == here.position || !is_told || self.limit().is_none() {
                 continue;

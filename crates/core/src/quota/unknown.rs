@@ -47,13 +47,14 @@ impl Quotas {
         // for those that came later.
         let name: Arc<str> = name.into();
         let deadline = turn.here.now.mono.saturating_add(timeout);
+        let is_known = self.living(&name).is_some();
         let lookup = self.lookups.names.entry(name.clone()).or_insert_with(Lookup::new);
         let arrival = lookup.next_arrival;
         lookup.next_arrival += 1;
         lookup.waiting.insert(arrival, Waiting { ticket, operation: operation.clone(), deadline });
         lookup.by_deadline.insert((deadline, arrival));
         if lookup.waiting.len() == 1 {
-            lookup.ask(turn, &name);
+            lookup.ask(turn, &name, is_known);
         }
         self.lookups.settle(&name);
         self.waits.places.insert(ticket, Place::Name { name, arrival });
@@ -65,10 +66,16 @@ impl Quotas {
         if self.may_be_created(name) {
             return;
         }
+        let Some(lookup) = self.lookups.names.get_mut(name).filter(|lookup| lookup.token == token) else { return };
+        lookup.not_known.insert(from);
+        self.refuse_unknown(turn, name);
+    }
+
+    /// Refuses what waits for a name once it is settled that there was no such quota when this was asked.
+    fn refuse_unknown(&mut self, turn: &mut Turn, name: &str) {
         let name: Arc<str> = name.into();
         let is_known = self.living(&name).is_some();
-        let Some(lookup) = self.lookups.names.get_mut(&name).filter(|lookup| lookup.token == token) else { return };
-        lookup.not_known.insert(from);
+        let Some(lookup) = self.lookups.names.get_mut(&name) else { return };
 
         // A creation was accepted by a majority, one of which would be among these.
         if !is_settled(&turn.here, lookup.not_known, is_known) {
@@ -79,7 +86,7 @@ impl Quotas {
         let answered: Vec<u64> = lookup.waiting.range(..lookup.asked_for).map(|(arrival, _)| *arrival).collect();
         let answered: Vec<Waiting> = answered.into_iter().filter_map(|arrival| lookup.remove(arrival)).collect();
         if !lookup.waiting.is_empty() {
-            lookup.ask(turn, &name);
+            lookup.ask(turn, &name, is_known);
         }
         self.lookups.settle(&name);
         for waiting in answered {
@@ -182,11 +189,15 @@ impl Quotas {
 
     /// The quota exists now: carries out what waited for its name.
     pub(super) fn answer_lookup(&mut self, turn: &mut Turn, at: usize) {
+        let name = self.list[at].name.clone();
         if self.list[at].limit().is_none() {
+            // It was known here, and may have been gone. Now this site does not know it either.
+            if !self.may_be_created(&name) {
+                self.refuse_unknown(turn, &name);
+            }
             return;
         }
         // As if they came now, in the order in which they did.
-        let name = self.list[at].name.clone();
         let Some(lookup) = self.lookups.names.remove(&name) else { return };
         self.lookups.due.remove(&(lookup.due, name));
         for Waiting { ticket, operation, deadline } in lookup.waiting.into_values() {
@@ -206,6 +217,7 @@ impl Quotas {
         let due = self.lookups.due.iter().take_while(|(at, _)| *at <= now);
         let due: Vec<Arc<str>> = due.take(AT_ONCE).map(|(_, name)| name.clone()).collect();
         for name in due {
+            let is_known = self.living(&name).is_some();
             let lookup = self.lookups.names.get_mut(&name).expect("what is due is looked up");
 
             // The refusal names those that did not answer: they may know the quota.
@@ -218,7 +230,7 @@ impl Quotas {
             let over: Vec<u64> = lookup.by_deadline.range(..=(now, u64::MAX)).map(|(_, arrival)| *arrival).collect();
             let over: Vec<Waiting> = over.into_iter().filter_map(|arrival| lookup.remove(arrival)).collect();
             if !lookup.waiting.is_empty() && lookup.retry_at <= now {
-                lookup.repeat(turn, &name);
+                lookup.repeat(turn, &name, is_known);
             }
             self.lookups.settle(&name);
             for waiting in over {
@@ -240,12 +252,12 @@ fn refusal_of(operation: &Operation, name: &str) -> Refusal {
     }
 }
 
-/// Returns true if no quota can exist of which these do not know: a majority that never lost a vote, or all others. This site is one of them
-/// unless the quota `is_known` here, and may be gone.
+/// Returns true if no quota can exist of which these do not know: a majority that never lost a vote, or all. This site is one of them unless the
+/// quota `is_known` here, and may be gone.
 fn is_settled(here: &Here, not_known: SiteSet, is_known: bool) -> bool {
     let present = || not_known.positions().filter(|&peer| !here.peers[peer].gone);
-    let answered = present().count();
+    let answered = present().count() + usize::from(!is_known);
     let never_lost = present().filter(|&peer| here.peers[peer].incarnation == Incarnation(1)).count();
     let own = usize::from(here.site.incarnation == Incarnation(1) && !is_known);
-    never_lost + own >= here.site.majority() || answered + 1 >= here.site.count()
+    never_lost + own >= here.site.majority() || answered >= here.site.count()
 }

@@ -673,6 +673,29 @@ fn quota_that_is_deleted_is_not_said_to_be_unknown_because_two_missed_its_creati
     assert_eq!(cluster.outcome(2, released), Some(Outcome::Refused(Refusal::UnknownQuota)), "it is deleted now");
 }
 
+/// One of three has answered that it knows no such quota, and the third is down. Then the site hears of the deletion.
+#[test]
+fn release_that_waits_is_refused_once_the_deletion_is_known_here() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert!(granted(&cluster.done(2, acquire(5))));
+    cluster.run(SECOND);
+    let deleted = cluster.submit(0, Operation::Delete { quota: "gpus".into() });
+    cluster.run_and_look(DELAY + DELAY / 2, |_| {});
+    assert!(cluster.share(2, "gpus").round.as_ref().is_some_and(|round| round.closing));
+    cluster.cut = [0, 1].iter().flat_map(|&at| [(at, 2), (2, at)]).collect();
+    cluster.cut.retain(|pair| *pair != (2, 0));
+    cluster.run(SECOND);
+    assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
+    cluster.kill(0);
+
+    cluster.cut.clear();
+    let released = cluster.submit(2, release(5));
+    cluster.run(SECOND);
+    assert_eq!(cluster.share(2, "gpus").table.limit, None);
+    assert_eq!(cluster.outcome(2, released), Some(Outcome::Refused(Refusal::UnknownQuota)));
+}
+
 /// Nobody asks there, so that it leads nothing by which it would hear of the deletion.
 #[test]
 fn site_that_missed_a_deletion_and_was_not_asked_about_it_is_told() {

@@ -144,10 +144,28 @@ fn site_that_joined_is_given_nothing_of_a_quota_before_a_round_knows_it() {
     assert!(granted(&cluster.done(new, acquire(5))));
 }
 
-/// It may lead rounds, and a round that creates the quota again comes to nothing where others know that it exists.
+/// It answers others before it has its first incarnation: a part that it got then would name one that it never had, and is not lost.
 #[test]
-fn creation_at_a_site_that_joined_waits_for_the_round_that_knows_it() {
+fn write_to_a_site_that_has_not_joined_yet_is_refused_and_nothing_is_said_to_be_lost() {
     let mut cluster = cluster(3);
+    let new = join(&mut cluster);
+    let write = || Txn::new().put(&key(new as u16, "a"), "1").operation();
+    let mut asked = Vec::new();
+    while readiness(&cluster, new) != Readiness::Ready {
+        asked.push(cluster.submit(0, write()));
+        cluster.run(5 * MILLISECOND);
+    }
+    cluster.run(3 * SECOND);
+    let lost = Some(Outcome::Unknown(UnknownReason::HomeLost));
+    assert!(asked.iter().all(|&asked| cluster.outcome(0, asked) != lost), "a home is said to be lost, and none is");
+    assert_eq!(cluster.done(0, write()), committed(1));
+}
+
+/// Three sites and one that has joined and has heard of a quota. No round knows it: two of the four are a majority no more, and hear neither of the
+/// others.
+fn joined_and_not_recorded() -> (Cluster, usize) {
+    let mut cluster = cluster(3);
+    (0..3).for_each(|at| assert!(granted(&cluster.done(at, acquire(30)))));
     let new = join(&mut cluster);
     while readiness(&cluster, new) != Readiness::Ready {
         cluster.run(MILLISECOND);
@@ -158,7 +176,13 @@ fn creation_at_a_site_that_joined_waits_for_the_round_that_knows_it() {
         cluster.run(MILLISECOND);
     }
     assert_eq!(cluster.share(new, "gpus").table.membership, 0, "a round was faster");
+    (cluster, new)
+}
 
+/// It may lead rounds, and a round that creates the quota again comes to nothing where others know that it exists.
+#[test]
+fn creation_at_a_site_that_joined_waits_for_the_round_that_knows_it() {
+    let (mut cluster, new) = joined_and_not_recorded();
     let created = cluster.submit(new, Operation::create("gpus", 90));
     cluster.run(SECOND);
     assert_eq!(cluster.outcome(new, created), None);
@@ -167,6 +191,23 @@ fn creation_at_a_site_that_joined_waits_for_the_round_that_knows_it() {
 
     cluster.cut.clear();
     cluster.run(2 * SECOND);
+    assert_eq!(cluster.outcome(new, created), Some(Outcome::Created { limit: 90 }));
+}
+
+/// It was cut off for long, and tried to have itself recorded ever more seldom. The others have done that meanwhile.
+#[test]
+fn creation_at_a_site_that_missed_that_it_was_recorded_is_answered_at_once() {
+    let (mut cluster, new) = joined_and_not_recorded();
+    cluster.run(SECOND);
+    cluster.cut = (0..3).flat_map(|at| [(at, new), (new, at)]).collect();
+    cluster.run(70 * SECOND);
+    assert_eq!(cluster.share(0, "gpus").table.membership, 1, "the others record the change");
+    assert_eq!(cluster.share(new, "gpus").table.membership, 0);
+
+    cluster.cut.clear();
+    cluster.run(2 * SECOND);
+    let created = cluster.submit(new, Operation::create("gpus", 90));
+    cluster.run(SECOND / 2);
     assert_eq!(cluster.outcome(new, created), Some(Outcome::Created { limit: 90 }));
 }
 
