@@ -243,11 +243,9 @@ impl Here<'_> {
         peer.and_then(|peer| peer.offset).map_or(200 * MILLISECOND, |offset| offset.rtt).min(LONGEST_WAY)
     }
 
-    /// True if a site serves, as far as was heard lately; this one does. One that has no incarnation yet, as far as this site knows, has no
-    /// objects, and takes a part in that incarnation for one of storage that is lost.
+    /// True if a site serves, as far as was heard lately; this one does.
     pub fn is_reachable(&self, site: SiteId) -> bool {
-        let serves = |peer: &Peer| peer.incarnation > Incarnation(0) && peer.is_up(self.now);
-        site == self.site.me || self.peers.iter().any(|peer| peer.site == site && serves(peer))
+        site == self.site.me || self.peers.iter().any(|peer| peer.site == site && peer.is_up(self.now))
     }
 
     /// The highest incarnation heard of a site.

@@ -460,8 +460,10 @@ impl Node {
             // does not make it look down; of new storage that is let in, see `greet`.
             Body::Site(SiteMessage::Hello { .. }) if is_later => (peer.heard, peer.leaving) = (None, false),
             Body::Site(SiteMessage::Hello { .. }) => {}
-            // These a site sends before it serves.
+            // These a site sends before it serves; and what members say of each other, while it has no incarnation. It would take a part in a
+            // transaction for one of storage that is lost.
             Body::Site(SiteMessage::Welcome { .. }) | Body::Site(SiteMessage::Pong { .. }) => {}
+            _ if !is_of_known => {}
             _ => {
                 // It was not known to serve. It may know as little of this site, and if its storage is new, nobody has
                 // compared clocks with it: both are made up for at once, since no transaction is started over its

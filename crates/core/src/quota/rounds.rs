@@ -366,8 +366,13 @@ impl Quotas {
         let (may_vote, table) = (quota.avantan.may_vote(site), &quota.avantan.share.table);
         let is_unrecorded = may_vote && table.is_unrecorded(site);
         let is_wanted = table.has_unrecorded(site, sight) || is_unrecorded || table.is_before(site);
+        let is_new = table.is_new(site);
         let activity = self.activity(&turn.here, at);
         activity.leader.record_again(turn.here.now.mono, turn.out.rng, is_wanted);
+        if is_new && activity.admin.iter().any(|admin| matches!(admin.change, Lifecycle::Create { .. })) {
+            // A client waits for it, and no longer than it says.
+            activity.leader.record_by(turn.here.now.mono + SECOND);
+        }
         if !is_wanted {
             return;
         }

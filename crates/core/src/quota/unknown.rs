@@ -68,6 +68,11 @@ impl Quotas {
         }
         let Some(lookup) = self.lookups.names.get_mut(name).filter(|lookup| lookup.token == token) else { return };
         lookup.not_known.insert(from);
+        if let Some(at) = self.living(name) {
+            // Here it may be gone. Whoever has heard of its end tells that, at rest as well.
+            let applied = self.list[at].avantan.share.applied;
+            turn.out.send(turn.here.peers[from].site, QuotaMessage::agreement(name, Message::Behind { applied }));
+        }
         self.refuse_unknown(turn, name);
     }
 
@@ -191,9 +196,14 @@ impl Quotas {
     pub(super) fn answer_lookup(&mut self, turn: &mut Turn, at: usize) {
         let name = self.list[at].name.clone();
         if self.list[at].limit().is_none() {
-            // It was known here, and may have been gone. Now this site does not know it either.
+            // It was known here, and may have been gone. Now this site does not know it either, nor do those any more who still knew it when they
+            // were asked.
             if !self.may_be_created(&name) {
                 self.refuse_unknown(turn, &name);
+            }
+            if let Some(lookup) = self.lookups.names.get_mut(&name) {
+                lookup.repeat(turn, &name, false);
+                self.lookups.settle(&name);
             }
             return;
         }

@@ -673,6 +673,22 @@ fn quota_that_is_deleted_is_not_said_to_be_unknown_because_two_missed_its_creati
     assert_eq!(cluster.outcome(2, released), Some(Outcome::Refused(Refusal::UnknownQuota)), "it is deleted now");
 }
 
+/// Those that it asks still know the quota.
+#[test]
+fn release_that_crosses_a_deletion_is_refused_as_soon_as_that_is_decided() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    assert!(granted(&cluster.done(2, acquire(5))));
+    cluster.run(SECOND);
+    let deleted = cluster.submit(0, Operation::Delete { quota: "gpus".into() });
+    cluster.run(DELAY + DELAY / 8);
+    assert!(cluster.share(2, "gpus").round.as_ref().is_some_and(|round| round.closing));
+    let released = cluster.submit(2, release(5));
+    cluster.run(8 * DELAY);
+    assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
+    assert_eq!(cluster.outcome(2, released), Some(Outcome::Refused(Refusal::UnknownQuota)), "it waits for nothing");
+}
+
 /// One of three has answered that it knows no such quota, and the third is down. Then the site hears of the deletion.
 #[test]
 fn release_that_waits_is_refused_once_the_deletion_is_known_here() {
