@@ -504,7 +504,7 @@ impl fmt::Display for Reason {
             Reason::AboveLimit { limit, quota: Some(quota) } => {
                 write!(f, "more tokens than {quota} has: its limit is {limit}")
             }
-            Reason::Unreachable { missing } => {
+            Reason::Unreachable { missing } if !missing.is_empty() => {
                 write!(f, "{}: {}", Refusal::Unreachable { missing: SiteSet::default() }, missing.join(", "))
             }
             Reason::AlsoLost { sites } => {
@@ -715,6 +715,15 @@ pub enum ConnectError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sites_that_did_not_answer_are_named_if_any_are_known() {
+        let said = |missing: &[&str]| {
+            Reason::Unreachable { missing: missing.iter().map(|&site| site.to_owned()).collect() }.to_string()
+        };
+        assert_eq!(said(&["us", "ap"]), "sites that this needs did not answer: us, ap");
+        assert_eq!(said(&[]), "sites that this needs did not answer");
+    }
 
     #[test]
     fn sites_of_which_the_same_came_are_named_together() {
