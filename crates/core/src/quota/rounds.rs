@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use super::book::{Place, Quotas, RELAXED_TICK, SECOND_LOOK, TICK};
 use super::line::ROUNDS;
-use super::one::{Admin, Dirty, Quota};
+use super::one::{Admin, Dirty, PeerShare, Quota};
 use super::serve::created;
 use crate::api::{Outcome, Refusal, UnknownReason};
 use crate::avantan::{Due, Intent, Lifecycle, Message, Moment, Offer, Phase, Progress, Report, Role, Scope, Step};
@@ -685,6 +685,10 @@ impl Quotas {
         (quota.counters.acquired, quota.counters.released) = (0, 0);
         quota.totals = Totals::default();
         quota.refill = None;
+        for share in quota.activity.iter_mut().flat_map(|activity| &mut activity.peers) {
+            // What a member said it had received is no sign of what it has of this generation: what is under way would be taken for arrived.
+            *share = PeerShare { heard_at: share.heard_at, ..PeerShare::default() };
+        }
         if !was_there {
             return;
         }

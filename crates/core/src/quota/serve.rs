@@ -374,9 +374,15 @@ impl Quotas {
             None => return Outcome::Refused(Refusal::UnknownGrant),
         };
         let Some(before) = grant.term else { return Outcome::Refused(Refusal::NoEnd) };
-        if self.position_alive(&grant).is_none() {
+        let Some(at) = self.position_alive(&grant) else {
             self.change_grant(turn, id.number, &grant, None);
             return Outcome::Refused(Refusal::QuotaDeleted);
+        };
+
+        // Whoever closes for a deletion grants nothing beyond it, and that is no longer than was said. It may be decided by now, and the
+        // tokens granted by the next quota of that name.
+        if self.list[at].may_be_gone(&turn.here) {
+            return Outcome::Refused(Refusal::Unreachable { missing: SiteSet::default() });
         }
 
         // Its holder was told of the earlier end as well, and may rely on whichever is later.

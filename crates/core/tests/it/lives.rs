@@ -1,6 +1,6 @@
 //! Sites that stop, lose their disks, or come back on old copies of them.
 
-use slackline_core::api::{Operation, Outcome, Parent, Readiness, Refusal, Request, Response, UnknownReason};
+use slackline_core::api::{Hold, Operation, Outcome, Parent, Readiness, Refusal, Request, Response, UnknownReason};
 use slackline_core::avantan::Charter;
 use slackline_core::clock::SECOND;
 use slackline_core::id::{Incarnation, OperationId};
@@ -671,6 +671,25 @@ fn quota_that_is_deleted_is_not_said_to_be_unknown_because_two_missed_its_creati
     cluster.cut.clear();
     cluster.run(4 * SECOND);
     assert_eq!(cluster.outcome(2, released), Some(Outcome::Refused(Refusal::UnknownQuota)), "it is deleted now");
+}
+
+/// The deletion may be decided by then, and the token granted by the next quota of that name: two would hold it.
+#[test]
+fn hold_is_not_extended_once_its_site_has_closed_for_a_deletion() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(1));
+    cluster.run(SECOND);
+    let hold = Operation::Acquire { quota: "gpus".into(), amount: 1, hold: Hold::For(60 * SECOND), waits: false };
+    let Outcome::Granted { grant, .. } = cluster.done(2, hold) else { panic!("it is granted") };
+    let deleted = cluster.submit(0, Operation::Delete { quota: "gpus".into() });
+    cluster.run(DELAY + DELAY / 2);
+    cluster.cut = vec![(0, 2), (1, 2)];
+    cluster.run(SECOND);
+    assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
+    assert!(cluster.share(2, "gpus").round.as_ref().is_some_and(|round| round.closing));
+
+    let extended = cluster.done(2, Operation::ExtendGrant { grant, micros: 60 * SECOND });
+    assert!(matches!(extended, Outcome::Refused(Refusal::Unreachable { .. })), "{extended:?}");
 }
 
 /// Those that it asks still know the quota.
