@@ -76,15 +76,15 @@ impl Quotas {
         self.refuse_unknown(turn, name);
     }
 
-    /// Refuses what waits for a name once it is settled that there was no such quota when this was asked.
-    fn refuse_unknown(&mut self, turn: &mut Turn, name: &str) {
+    /// Refuses what waits for a name once it is settled that there was no such quota when this was asked. Returns false if it is not yet.
+    fn refuse_unknown(&mut self, turn: &mut Turn, name: &str) -> bool {
         let name: Arc<str> = name.into();
         let is_known = self.living(&name).is_some();
-        let Some(lookup) = self.lookups.names.get_mut(&name) else { return };
+        let Some(lookup) = self.lookups.names.get_mut(&name) else { return true };
 
         // A creation was accepted by a majority, one of which would be among these.
         if !is_settled(&turn.here, lookup.not_known, is_known) {
-            return;
+            return false;
         }
 
         // The others came after the question.
@@ -98,6 +98,7 @@ impl Quotas {
             let refusal = refusal_of(&waiting.operation, &name);
             self.finish(turn, waiting.ticket, Outcome::Refused(refusal));
         }
+        true
     }
 
     /// Returns true if this site has accepted a value for a quota that it does not know to exist.
@@ -198,10 +199,8 @@ impl Quotas {
         if self.list[at].limit().is_none() {
             // It was known here, and may have been gone. Now this site does not know it either, nor do those any more who still knew it when they
             // were asked.
-            if !self.may_be_created(&name) {
-                self.refuse_unknown(turn, &name);
-            }
-            if let Some(lookup) = self.lookups.names.get_mut(&name) {
+            let is_settled = self.may_be_created(&name) || self.refuse_unknown(turn, &name);
+            if let Some(lookup) = self.lookups.names.get_mut(&name).filter(|_| !is_settled) {
                 lookup.repeat(turn, &name, false);
                 self.lookups.settle(&name);
             }

@@ -673,16 +673,25 @@ fn quota_that_is_deleted_is_not_said_to_be_unknown_because_two_missed_its_creati
     assert_eq!(cluster.outcome(2, released), Some(Outcome::Refused(Refusal::UnknownQuota)), "it is deleted now");
 }
 
+/// Three sites and a quota, of which the third carries out an operation. It has just closed for a deletion, and not been heard yet: the number
+/// of that, and the outcome.
+fn closed_for_a_deletion(operation: Operation) -> (Cluster, u64, Outcome) {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let outcome = cluster.done(2, operation);
+    cluster.run(SECOND);
+    let deleted = cluster.submit(0, Operation::Delete { quota: "gpus".into() });
+    cluster.run(DELAY + DELAY / 8);
+    assert!(cluster.share(2, "gpus").round.as_ref().is_some_and(|round| round.closing));
+    (cluster, deleted, outcome)
+}
+
 /// The deletion may be decided by then, and the token granted by the next quota of that name: two would hold it.
 #[test]
 fn hold_is_not_extended_once_its_site_has_closed_for_a_deletion() {
-    let mut cluster = Cluster::new(3);
-    cluster.done(0, create(1));
-    cluster.run(SECOND);
     let hold = Operation::Acquire { quota: "gpus".into(), amount: 1, hold: Hold::For(60 * SECOND), waits: false };
-    let Outcome::Granted { grant, .. } = cluster.done(2, hold) else { panic!("it is granted") };
-    let deleted = cluster.submit(0, Operation::Delete { quota: "gpus".into() });
-    cluster.run(DELAY + DELAY / 2);
+    let (mut cluster, deleted, outcome) = closed_for_a_deletion(hold);
+    let Outcome::Granted { grant, .. } = outcome else { panic!("it is granted") };
     cluster.cut = vec![(0, 2), (1, 2)];
     cluster.run(SECOND);
     assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
@@ -695,13 +704,7 @@ fn hold_is_not_extended_once_its_site_has_closed_for_a_deletion() {
 /// Those that it asks still know the quota.
 #[test]
 fn release_that_crosses_a_deletion_is_refused_as_soon_as_that_is_decided() {
-    let mut cluster = Cluster::new(3);
-    cluster.done(0, create(90));
-    assert!(granted(&cluster.done(2, acquire(5))));
-    cluster.run(SECOND);
-    let deleted = cluster.submit(0, Operation::Delete { quota: "gpus".into() });
-    cluster.run(DELAY + DELAY / 8);
-    assert!(cluster.share(2, "gpus").round.as_ref().is_some_and(|round| round.closing));
+    let (mut cluster, deleted, _) = closed_for_a_deletion(acquire(5));
     let released = cluster.submit(2, release(5));
     cluster.run(8 * DELAY);
     assert_eq!(cluster.outcome(0, deleted), Some(Outcome::Deleted));
@@ -711,13 +714,7 @@ fn release_that_crosses_a_deletion_is_refused_as_soon_as_that_is_decided() {
 /// One of three has answered that it knows no such quota, and the third is down. Then the site hears of the deletion.
 #[test]
 fn release_that_waits_is_refused_once_the_deletion_is_known_here() {
-    let mut cluster = Cluster::new(3);
-    cluster.done(0, create(90));
-    assert!(granted(&cluster.done(2, acquire(5))));
-    cluster.run(SECOND);
-    let deleted = cluster.submit(0, Operation::Delete { quota: "gpus".into() });
-    cluster.run_and_look(DELAY + DELAY / 2, |_| {});
-    assert!(cluster.share(2, "gpus").round.as_ref().is_some_and(|round| round.closing));
+    let (mut cluster, deleted, _) = closed_for_a_deletion(acquire(5));
     cluster.cut = [0, 1].iter().flat_map(|&at| [(at, 2), (2, at)]).collect();
     cluster.cut.retain(|pair| *pair != (2, 0));
     cluster.run(SECOND);
