@@ -21,15 +21,29 @@ use crate::waited::Answered;
 pub(crate) fn say(line: impl Display) {
     let line = line.to_string();
     let line = safe(&line);
-    let mut out = io::stdout().lock();
-    if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush())
-        && error.kind() != io::ErrorKind::BrokenPipe
-    {
+    if let Err(error) = write_out(&line) {
         // The command has done its work, and its output may be needed to undo it: a grant's id.
         complain(format_args!(
             "slackline: done, but standard output cannot be written ({error}); the output is: {line}"
         ));
         std::process::exit(1);
+    }
+}
+
+/// Prints what a program that goes on has to say of itself. It does what it was started for, whether anybody can read that or not.
+fn announce(line: impl Display) {
+    let line = line.to_string();
+    let line = safe(&line);
+    if let Err(error) = write_out(&line) {
+        complain(format_args!("slackline: standard output cannot be written ({error}); it would be: {line}"));
+    }
+}
+
+fn write_out(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 
@@ -92,6 +106,11 @@ impl End {
         json["left"] = left.iter().map(left_json).collect();
         let text = left.iter().fold(self.text, |text, left| text + "\n" + &left_words(left));
         Self { json: to_json(json), text, ..self }
+    }
+
+    /// Prints the output of a program that goes on.
+    pub(crate) fn announce(&self, json: bool) {
+        announce(if json { &self.json } else { &self.text });
     }
 
     pub(crate) fn print(&self, json: bool) {

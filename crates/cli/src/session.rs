@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use slackline::{Client, ConnectError, Left, Options};
 use tokio::signal::unix::SignalKind;
+use tokio::task::JoinSet;
 
 use crate::duration;
 use crate::end::{End, Finish};
@@ -17,6 +18,9 @@ const GIVING_BACK: Duration = Duration::from_millis(1500);
 
 /// The time that one site may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The most quotas that a command asks about at the same time.
+const AT_ONCE: usize = 64;
 
 /// The environment variable that names a cluster.
 const CONNECT: &str = "SLACKLINE_CONNECT";
@@ -75,7 +79,7 @@ impl Connection {
     ) -> Result<End, Finish> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Finish::Failed(format!("cannot start: {error}")))?;
-        runtime.block_on(async {
+        let ended = runtime.block_on(async {
             let options = Options { deadline: self.deadline, connect: self.deadline, ..Options::default() };
             let (source, addresses) = self.addresses();
             let client = Client::connect_with(addresses, options).await.map_err(|error| explain(source, error))?;
@@ -106,7 +110,11 @@ impl Connection {
                 Ok(end) => Ok(end.leaving(&left)),
                 Err(finish) => Err(Finish::Leaving(Box::new(finish), left)),
             }
-        })
+        });
+
+        // The name of a site may be looked up just now, by a thread that nothing can interrupt: the command does not wait for it.
+        runtime.shutdown_background();
+        ended
     }
 
     /// The source of the cluster's addresses, for error sentences, and the addresses.
@@ -119,6 +127,33 @@ impl Connection {
         match std::env::var_os(CONNECT).filter(|value| !value.is_empty()) {
             Some(value) => (CONNECT, split(&value.to_string_lossy())),
             None => ("the default", split(DEV)),
+        }
+    }
+}
+
+/// Does the same for each item, for [`AT_ONCE`] at a time, and returns what came of each, in their order; none for those that were not
+/// begun in time. In the last part of the time that is given none is begun: sites far away could not answer any more.
+pub(crate) async fn each<T, R: Send + 'static, F: Future<Output = R> + Send + 'static>(
+    items: Vec<T>,
+    within: Duration,
+    work: impl Fn(T, Duration) -> F,
+) -> Vec<Option<R>> {
+    let until = Instant::now() + within;
+    let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
+    let (mut left, mut tasks) = (items.into_iter().enumerate(), JoinSet::new());
+    loop {
+        while tasks.len() < AT_ONCE {
+            let time = until.saturating_duration_since(Instant::now());
+            let Some((at, item)) = left.next().filter(|_| time > within / 4) else { break };
+            let task = work(item, time);
+            tasks.spawn(async move { (at, task.await) });
+        }
+        match tasks.join_next().await {
+            Some(ended) => {
+                let (at, result) = ended.expect("nobody aborts it, and it does not panic");
+                results[at] = Some(result);
+            }
+            None => return results,
         }
     }
 }
@@ -150,5 +185,35 @@ fn explain(source: &str, error: ConnectError) -> Finish {
             Finish::Failed(format!("no site answers at {addresses} ({why}); {advice}"))
         }
         error => Finish::WrongUse(format!("{source}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_few_at_a_time_are_done_in_any_order_and_none_is_begun_too_late() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("it starts");
+        runtime.block_on(async {
+            let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let work = |item: usize, _: Duration| {
+                let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+                async move {
+                    most.fetch_max(running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis((item % 3) as u64)).await;
+                    running.fetch_sub(1, Ordering::Relaxed);
+                    item
+                }
+            };
+            let all: Vec<usize> = (0..3 * AT_ONCE).collect();
+            let done = each(all.clone(), Duration::from_secs(60), work).await;
+            assert_eq!(done, all.iter().copied().map(Some).collect::<Vec<_>>());
+            assert_eq!(most.load(Ordering::Relaxed), AT_ONCE);
+            assert_eq!(each(vec![1, 2], Duration::ZERO, work).await, [None, None]);
+        });
     }
 }

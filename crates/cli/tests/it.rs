@@ -15,7 +15,7 @@ mod transfers;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use process::{Ended, Server, free_ports, slackline, slackline_in, slackline_with, three_configs};
+use process::{Ended, Server, configs, free_ports, slackline, slackline_in, slackline_with, three_configs};
 use serde_json::{Value, json};
 use slackline_bench::live::metric;
 
@@ -196,6 +196,23 @@ fn standard_error_that_cannot_be_written_changes_no_status() {
     let ended = status.output().expect("the binary runs");
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     assert!(serde_json::from_slice::<serde_json::Value>(&ended.stdout).is_ok(), "{ended:?}");
+}
+
+/// The disk on which the logs are may be the one that is full, and the terminal that started the site gone. It serves all the same.
+#[cfg(target_os = "linux")]
+#[test]
+fn site_whose_output_cannot_be_written_serves_and_ends_as_another() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let (path, address) = configs(folder.path(), &["us"]).remove(0);
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let mut serve = std::process::Command::new(env!("CARGO_BIN_EXE_slackline"));
+    serve.args(["serve", "--config", &path]).env("RUST_LOG", "debug").stdout(full()).stderr(full());
+    let site = Server::start_silent(serve, address);
+    eventually("it serves", || site.run(&["status", "--json"]).json(), |status| status["sites"][0]["ready"] == true);
+    assert_eq!(site.run(&["quota", "create", "gpus", "--limit", "9"]).status, 0);
+    site.reload();
+    assert_eq!(site.run(&["quota", "acquire", "gpus", "1"]).status, 0);
+    assert_eq!(site.terminate().status, 0);
 }
 
 #[test]

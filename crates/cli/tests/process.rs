@@ -131,6 +131,13 @@ impl Server {
         server
     }
 
+    /// Starts a process that says nothing, and is reached at this address.
+    #[allow(dead_code, reason = "only one of the test binaries needs it")]
+    pub(crate) fn start_silent(mut command: Command, address: String) -> Self {
+        let child = command.stdin(Stdio::null()).spawn().expect("the binary starts");
+        Self { child: Some(child), said: Value::Null, connect: address }
+    }
+
     /// The process, and the first line that it prints.
     fn start_command(mut command: Command) -> (Self, String) {
         let command = command.env("RUST_LOG", "error");
@@ -193,6 +200,12 @@ impl Server {
     /// Lets it go on after [`Server::freeze`].
     pub(crate) fn thaw(&self) {
         send(self.child.as_ref().expect("it runs"), "-CONT");
+    }
+
+    /// Tells it to load models again.
+    #[allow(dead_code, reason = "only one of the test binaries needs it")]
+    pub(crate) fn reload(&self) {
+        send(self.child.as_ref().expect("it runs"), "-HUP");
     }
 
     fn signal(mut self, signal: &str) -> Ended {

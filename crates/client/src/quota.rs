@@ -59,6 +59,7 @@ impl Client {
     ///
     /// No site of a lane answers before the client's deadline.
     pub async fn list(&self) -> Result<Vec<Listed>, ReadError> {
+        let until = self.shared.clock.now() + self.shared.deadline;
         let mut listed = Vec::new();
         for lane in 0..self.shared.topology.lanes {
             let mut after = String::new();
@@ -68,7 +69,8 @@ impl Client {
                     let request = request.clone();
                     async move { connection::stub(channel).list_quotas(request).await }
                 };
-                let (reply, site) = self.read(lane, &Place::Nearest, self.shared.deadline, ask, |_| true).await?;
+                let left = until.saturating_duration_since(self.shared.clock.now());
+                let (reply, site) = self.read(lane, &Place::Nearest, left, ask, |_| true).await?;
 
                 // Names go up from page to page, so one that comes or goes meanwhile is listed once or not.
                 let page = Vec::<api::Listed>::try_from(reply).map_err(|error| senseless(&site, error))?;

@@ -33,6 +33,8 @@ pub(crate) const WATCHED: usize = 1_000;
 const KEPT: usize = LONGEST_WINDOW;
 /// The time that the site's thread may take to say what was asked for. What it says later is of no whole minute.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// By so many minutes a clock is set back that was wrong before. What was counted then is of other minutes than it seemed.
+const SET_BACK: i64 = 60;
 /// What stands for a minute that was not observed. No quota has as many tokens.
 const GAP: u64 = u64::MAX;
 
@@ -170,10 +172,14 @@ struct Minutes {
 }
 
 impl Minutes {
-    /// Adds a minute. One that is not later than the last is dropped: the clock was set back.
-    fn push(&mut self, minute: i64, count: Option<u64>) {
+    /// Adds a minute; true if it did. One that is not later than the last is dropped: the clock was set back a little. If it was set back
+    /// by much, what is kept is of a time that has not come yet, and goes: else nothing would be kept until then.
+    fn push(&mut self, minute: i64, count: Option<u64>) -> bool {
+        if minute < self.end - SET_BACK {
+            self.values.clear();
+        }
         if minute < self.end && !self.values.is_empty() {
-            return;
+            return false;
         }
         let missed = usize::try_from(minute - self.end).unwrap_or(0);
         if self.values.is_empty() || missed >= KEPT {
@@ -184,6 +190,7 @@ impl Minutes {
         self.values.push_back(count.unwrap_or(GAP));
         self.values.drain(..self.values.len().saturating_sub(KEPT));
         self.end = minute + 1;
+        true
     }
 
     fn known(&self) -> Vec<(i64, u64)> {
@@ -263,8 +270,10 @@ impl Loop {
                     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                     if now >= next {
                         let told = if now < next + PATIENCE { self.desk.ask(&self.mailbox) } else { None };
-                        self.close(minute as i64, told);
-                        self.forecast();
+                        // What was expected of a minute is not said again of another.
+                        if self.close(minute as i64, told) {
+                            self.forecast();
+                        }
                     }
                 }
             }
@@ -295,24 +304,31 @@ impl Loop {
         }
     }
 
-    /// Closes a minute with what is told just after it.
-    fn close(&mut self, minute: i64, told: Option<Told>) {
+    /// Closes a minute with what is told just after it; true if it is a new one.
+    fn close(&mut self, minute: i64, told: Option<Told>) -> bool {
         let before = self.before.take().filter(|(began, _)| *began == minute).map(|(_, told)| told);
         let mut minutes = self.desk.minutes();
+        let mut is_new = false;
         for (at, minutes) in minutes.iter_mut().enumerate() {
-            minutes.push(minute, count(before.as_ref(), told.as_ref(), at));
+            is_new |= minutes.push(minute, count(before.as_ref(), told.as_ref(), at));
         }
         drop(minutes);
         self.before = told.map(|told| (minute + 1, told));
+        is_new
     }
 
     /// Runs the models whose step has just ended, and hands the site what they expect.
     fn forecast(&self) {
-        let minutes = self.desk.minutes();
-        let watched = self.desk.watched.iter().zip(&self.models).zip(&*minutes);
-        let forecasts = watched.filter_map(|((watched, model), minutes)| forecast(watched, model.as_ref()?, minutes));
-        let forecasts: Vec<Forecast> = forecasts.collect();
-        drop(minutes);
+        let mut forecasts = Vec::new();
+        for (at, (watched, model)) in self.desk.watched.iter().zip(&self.models).enumerate() {
+            let Some(model) = model else { continue };
+            if self.desk.state().stop {
+                return;
+            }
+            // A model may take seconds, and meanwhile the site's thread may be asked for these minutes: it gets what it reads, and no lock.
+            let read = read_by(model, &self.desk.minutes()[at]);
+            forecasts.extend(read.and_then(|(series, end)| expected(watched, model, &series, end)));
+        }
 
         // A queue that is full leaves no room for a forecast, and the site does without.
         if !forecasts.is_empty() {
@@ -329,15 +345,18 @@ fn count(before: Option<&Told>, now: Option<&Told>, at: usize) -> Option<u64> {
     if before.opened == now.opened { last.checked_sub(first) } else { None }
 }
 
-/// What a model expects after the last minute, if that ended a step.
-fn forecast(watched: &Watched, model: &Fitted, minutes: &Minutes) -> Option<Forecast> {
+/// What a model reads, and when that ends, if the last minute ended a step.
+fn read_by(model: &Fitted, minutes: &Minutes) -> Option<(Series, i64)> {
     let frame = model.frame();
     let end = minutes.end * MINUTE;
-    if end % frame.step_s as i64 != 0 {
-        return None;
-    }
-    let series = minutes.series(model.window() * (frame.step_s as usize / MINUTE as usize)).in_steps(frame.step_s);
-    let tokens = model.forecast(series.values(), end)?;
+    let window = model.window() * (frame.step_s as usize / MINUTE as usize);
+    (end % frame.step_s as i64 == 0).then(|| (minutes.series(window), end))
+}
+
+/// What a model expects after what it reads.
+fn expected(watched: &Watched, model: &Fitted, series: &Series, end: i64) -> Option<Forecast> {
+    let frame = model.frame();
+    let tokens = model.forecast(series.in_steps(frame.step_s).values(), end)?;
     let seconds = frame.step_s.saturating_mul(frame.horizon as u64);
     // The conversion is saturating.
     Some(Forecast {
@@ -395,14 +414,31 @@ mod tests {
     }
 
     #[test]
+    fn minutes_of_a_clock_that_was_far_ahead_go_when_it_is_set_right() {
+        let mut minutes = Minutes::default();
+        assert!(minutes.push(100_000, Some(7)) && minutes.push(100_001, Some(8)));
+        assert!(!minutes.push(100_001 - SET_BACK + 1, Some(9)), "a little back");
+        assert!(
+            minutes.push(1_000, Some(9)),
+            "far back: it is right now, or was before, and nothing of the two goes together"
+        );
+        assert!(minutes.push(1_001, Some(10)));
+        assert_eq!(minutes.known(), [(60_000, 9), (60_060, 10)]);
+    }
+
+    #[test]
     fn forecast_is_made_when_a_step_ends() {
         let json = r#"{"kind":"random-walk","step_s":300,"horizon":2,"parameters":{}}"#;
         let model = Fitted::parse(json).expect("it makes sense");
+        let forecast = |minutes: &Minutes| {
+            let (series, end) = read_by(&model, minutes)?;
+            expected(&watched(300), &model, &series, end)
+        };
         let mut minutes = Minutes::default();
         let mut said = Vec::new();
         for minute in 0..10 {
             minutes.push(1_000 + minute, Some(4));
-            said.extend(forecast(&watched(300), &model, &minutes));
+            said.extend(forecast(&minutes));
         }
         // Five minutes of 4 are 20, and 40 are expected of the next ten.
         let expected = Forecast { quota: "gpus".into(), tokens: 40, micros: 600_000_000 };
@@ -411,7 +447,7 @@ mod tests {
         for minute in 11..15 {
             minutes.push(1_000 + minute, Some(4));
         }
-        assert_eq!(forecast(&watched(300), &model, &minutes), None, "the last step has a gap");
+        assert_eq!(forecast(&minutes), None, "the last step has a gap");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! All tasks of a site but its log run on one thread, so the locks here are never contended; they are there because
 //! the gRPC library wants services that could move between threads.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -65,7 +66,7 @@ struct Queues {
     /// The weight of `requests`: always the sum of theirs.
     operations: usize,
     /// The streams that hold a request back until there is room.
-    waiting: Vec<Waker>,
+    waiting: BTreeMap<ClientId, Waker>,
     /// The number of the next client. None is used twice, so a late answer reaches nobody else.
     next_client: u64,
     /// Whether clients may ask.
@@ -104,7 +105,7 @@ impl Mailbox {
             messages_dropped: 0,
             requests: VecDeque::new(),
             operations: 0,
-            waiting: Vec::new(),
+            waiting: BTreeMap::new(),
             next_client: DRIVER.0 + 1,
             phase: Phase::Open,
         };
@@ -143,10 +144,8 @@ impl Mailbox {
         let mut queues = self.queues();
         // The bound of the clients' queue. Messages of sites have a queue of their own, so that clients cannot crowd them out.
         if queues.operations >= QUEUE_OPERATIONS {
-            if let Some(waker) = waker
-                && !queues.waiting.iter().any(|waiting| waiting.will_wake(waker))
-            {
-                queues.waiting.push(waker.clone());
+            if let Some(waker) = waker {
+                queues.waiting.insert(client, waker.clone());
             }
             return Err(request);
         }
@@ -190,7 +189,7 @@ impl Mailbox {
 
         // Only at half: streams that were woken for each single place would be woken mostly in vain.
         if queues.operations < QUEUE_OPERATIONS / 2 {
-            queues.waiting.drain(..).for_each(Waker::wake);
+            mem::take(&mut queues.waiting).into_values().for_each(Waker::wake);
         }
         Some((client, request, weight))
     }
@@ -241,7 +240,7 @@ impl Mailbox {
         queues.message_bytes = 0;
         queues.requests.clear();
         queues.operations = 0;
-        queues.waiting.drain(..).for_each(Waker::wake);
+        mem::take(&mut queues.waiting).into_values().for_each(Waker::wake);
         drop(queues);
         self.clients().values().for_each(|client| client.end());
     }
@@ -324,6 +323,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        // Who has gone waits for no room: while a disk hangs, clients come and go.
+        self.mailbox.queues().waiting.remove(&self.id);
         // Removed first: from then on nothing is delivered to it, and the weight that is given back here stays the same.
         self.mailbox.clients().remove(&self.id);
         self.mailbox.replies.fetch_sub(self.client.state().weight, Ordering::Relaxed);

@@ -16,8 +16,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Writes logs to standard error, of the levels that `RUST_LOG` names; without it, from `info` on.
 pub fn init_logs() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Where nobody can be told, a site goes on: the disk under the log file may be full, or the terminal gone. By default the error would be
+    // written to the same place, by a macro that panics then.
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     // A program that embeds sites may have set up logs already; those stay.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
+    let _ = logs.log_internal_errors(false).try_init();
 }
 
 /// Ctrl-C, SIGTERM and SIGHUP, from when this value is made. Make it before the sites are started: a signal that comes before ends the

@@ -143,7 +143,7 @@ pub enum RunError {
         problem: String,
     },
     /// The site was restarted from its storage, which failed.
-    #[error("site {site} stopped: it was held up, and then could not start again: {source}")]
+    #[error("site {site} stopped: it could not start again from storage: {source}")]
     Restart {
         /// The site.
         site: String,
@@ -437,7 +437,12 @@ fn run(
     });
 
     match prepared {
-        Ok((runtime, parts, driven)) => serve(&runtime, blueprint, &parts, driven, started),
+        Ok((runtime, parts, driven)) => {
+            let ended = serve(&runtime, blueprint, &parts, driven, started);
+            // Names of other sites may be looked up just now, by threads that nothing can interrupt. They have nothing of the site's.
+            runtime.shutdown_background();
+            ended
+        }
         Err(error) => {
             // It cannot be sent only if the thread that starts the site is gone; then nobody wants to know.
             let _ = started.send(Err(error));

@@ -111,7 +111,7 @@ impl Dev {
         })?;
 
         let ready = cluster.wait_ready(READY);
-        self.announce(cluster.sites(), ready, round_trips.as_deref()).print(self.json);
+        self.announce(cluster.sites(), ready, round_trips.as_deref()).announce(self.json);
         if signals.wait(cluster.sites()) {
             complain("draining…");
         }

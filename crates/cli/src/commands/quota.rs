@@ -1,5 +1,6 @@
 //! `slackline quota`: create, set, acquire, settle, extend, release, show, demand, list, delete; `reclaim` is in [`super::reclaim`].
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use super::reclaim::Reclaim;
 use crate::duration;
 use crate::end::{End, Finish, agreement_word, unix_ms};
 use crate::output::{Table, counted, list};
-use crate::session::Connection;
+use crate::session::{Connection, each};
 use crate::values::{amount, name, used};
 use crate::waited::{Answered, Waited};
 
@@ -795,15 +796,16 @@ impl List {
 
 /// Shows a quota and all that are below it, with what is in use of each
 ///
-/// Each is counted over all sites, one after the other: while tokens are taken and given back, what is in use below a quota may be
-/// more than what was counted of it.
+/// Each is counted over all sites, by itself: while tokens are taken and given back, what is in use below a quota may be more than what
+/// was counted of it.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   slackline quota tree acme
 
 With --json:
-  {\"quotas\": [{\"name\", \"parent\", \"limit\", \"in_use\": {\"min\", \"max\"}}]}, a parent before those below it")]
+  {\"quotas\": [{\"name\", \"parent\", \"limit\", \"in_use\": {\"min\", \"max\"}}],
+   \"missing\": [site, …]}, a parent before those below it")]
 struct Tree {
     /// The name of the first quota
     #[arg(value_parser = name)]
@@ -818,18 +820,30 @@ struct Tree {
 impl Tree {
     fn run(self) -> Result<End, Finish> {
         let Self { name, json, connection } = self;
+        let until = Instant::now() + connection.deadline;
         connection.run(json, async move |client: Client| {
             let listed = client.list().await?;
             let mut levels = Vec::new();
             add_levels(&listed, &name, 0, &mut levels);
+            let quotas = levels.iter().map(|(_, level)| client.quota(&level.name)).collect();
+            let left = until.saturating_duration_since(Instant::now());
+            let shown = each(quotas, left, |quota, left| async move { quota.show_within(left).await }).await;
 
-            let (mut rows, mut table) = (Vec::new(), Table::new(&["QUOTA", "#LIMIT", "#IN USE", "#FREE"]));
-            for (depth, level) in levels {
+            let (mut rows, mut missing) = (Vec::new(), BTreeSet::new());
+            let mut table = Table::new(&["QUOTA", "#LIMIT", "#IN USE", "#FREE"]);
+            for ((depth, level), shown) in levels.into_iter().zip(shown) {
+                let Some(shown) = shown else {
+                    return Err(Finish::Failed(format!(
+                        "not every quota below {name} was counted in time: {} was not; give more with --deadline",
+                        level.name
+                    )));
+                };
                 // One that is deleted meanwhile is left out, but not the one that was asked for.
-                let shown = match client.quota(&level.name).show().await {
+                let shown = match shown {
                     Err(ReadError::Refused(Reason::UnknownQuota)) if depth > 0 => continue,
                     shown => shown?,
                 };
+                missing.extend(shown.missing);
                 let Total { min, max, .. } = shown.in_use;
                 rows.push(json!({
                     "name": level.name,
@@ -841,7 +855,11 @@ impl Tree {
                 let free = (shown.limit - max).max(0).to_string();
                 table.row([format!("{}{}", "  ".repeat(depth), level.name), shown.limit.to_string(), in_use, free]);
             }
-            Ok(End::new(json!({ "quotas": rows }), table.render()).answered(Answered::by(None)))
+            let (mut text, missing) = (table.render(), Vec::from_iter(missing));
+            if !missing.is_empty() {
+                let _ = write!(text, "\nno answer from: {}", list(&missing));
+            }
+            Ok(End::new(json!({ "quotas": rows, "missing": missing }), text).answered(Answered::by(None)))
         })
     }
 }

@@ -1,12 +1,14 @@
 //! `slackline quota reclaim`: brings back what lost storage had.
 
+use std::time::{Duration, Instant};
+
 use clap::Args;
 use serde_json::json;
 use slackline::{Client, Incarnation, NotDone, ParseNameError, Reason, Reclaimed, SiteId};
 
 use crate::end::{End, Finish};
 use crate::output::{Table, counted};
-use crate::session::Connection;
+use crate::session::{Connection, each};
 use crate::values::{name, used};
 use crate::waited::Answered;
 
@@ -34,8 +36,9 @@ Examples:
 With --json:
   {\"outcome\", \"quota\", \"reclaimed\", \"still_in_use\"}
   with --all: {\"outcome\", \"quotas\":[{\"quota\", \"reclaimed\"}],
-   \"refused\":[{\"quota\", \"reason\", \"message\"}]}; if a quota was
-  refused, the exit status is 1."
+   \"refused\":[{\"quota\", \"reason\", \"message\"}],
+   \"unknown\":[{\"quota\", \"operation\"}], \"untried\":[QUOTA]}; unless
+  all were done, the exit status is 1."
 )]
 pub(crate) struct Reclaim {
     /// The quota's name
@@ -60,6 +63,7 @@ pub(crate) struct Reclaim {
 impl Reclaim {
     pub(super) fn run(self) -> Result<End, Finish> {
         let Self { name, of, still_in_use, json, connection, .. } = self;
+        let until = Instant::now() + connection.deadline;
         connection.run(json, async move |client: Client| {
             let lost: Vec<(SiteId, Incarnation)> =
                 of.iter().map(|text| incarnation_named(&client, text)).collect::<Result<_, Finish>>()?;
@@ -68,7 +72,7 @@ impl Reclaim {
                 None if still_in_use > 0 => Err(Finish::WrongUse(
                     "--all takes --still-in-use 0 alone: tokens in use are tokens of one quota, so name it".into(),
                 )),
-                None => every(&client, &lost, json).await,
+                None => every(&client, &lost, until.saturating_duration_since(Instant::now()), json).await,
             }
         })
     }
@@ -85,11 +89,26 @@ async fn one(client: &Client, name: &str, lost: Vec<(SiteId, Incarnation)>, in_u
     Ok(End::new(json, text).answered(Answered::by(None)))
 }
 
-async fn every(client: &Client, lost: &[(SiteId, Incarnation)], is_json: bool) -> Result<End, Finish> {
+async fn every(
+    client: &Client,
+    lost: &[(SiteId, Incarnation)],
+    within: Duration,
+    is_json: bool,
+) -> Result<End, Finish> {
     let (mut quotas, mut refused) = (Vec::new(), Vec::new());
+    let (mut unknown, mut untried) = (Vec::new(), Vec::new());
     let mut table = Table::new(&["NAME", "#RECLAIMED", "REFUSED"]);
-    for quota in client.list().await? {
-        match client.quota(&quota.name).reclaim(lost.iter().copied(), 0).await.done() {
+    let until = Instant::now() + within;
+    let listed = client.list().await?;
+    let calls = listed.iter().map(|quota| client.quota(&quota.name).reclaim(lost.iter().copied(), 0)).collect();
+    let left = until.saturating_duration_since(Instant::now());
+    let ended = each(calls, left, |call, left| async move { call.deadline(left).await.done() }).await;
+    for (quota, ended) in listed.into_iter().zip(ended) {
+        let Some(ended) = ended else {
+            untried.push(quota.name);
+            continue;
+        };
+        match ended {
             Ok(Reclaimed { brought, .. }) => {
                 quotas.push(json!({ "quota": quota.name, "reclaimed": brought }));
                 table.row([quota.name, brought.to_string(), String::new()]);
@@ -101,21 +120,35 @@ async fn every(client: &Client, lost: &[(SiteId, Incarnation)], is_json: bool) -
                 table.row([quota.name.clone(), String::new(), message.clone()]);
                 refused.push(json!({ "quota": quota.name, "reason": why.reason.code(), "message": message }));
             }
-            Err(NotDone::Unknown(unknown)) => return Err(Finish::Unknown(unknown)),
+            Err(NotDone::Unknown(why)) => {
+                table.row([quota.name.clone(), String::new(), "it may have been done or not".to_owned()]);
+                unknown.push(json!({ "quota": quota.name, "operation": why.name }));
+            }
         }
     }
 
-    let outcome = if refused.is_empty() { "done" } else { "refused" };
-    let text = match quotas.len() + refused.len() {
+    let outcome = match () {
+        () if !refused.is_empty() => "refused",
+        () if !(unknown.is_empty() && untried.is_empty()) => "failed",
+        () => "done",
+    };
+    let text = match quotas.len() + refused.len() + unknown.len() + untried.len() {
         0 => "nothing to reclaim: no such incarnation is lost, or every quota was done".to_owned(),
         _ => table.render(),
     };
-    let json = json!({ "outcome": outcome, "quotas": quotas, "refused": refused });
-    if refused.is_empty() {
+    let json =
+        json!({ "outcome": outcome, "quotas": quotas, "refused": refused, "unknown": unknown, "untried": untried });
+    if outcome == "done" {
         return Ok(End::new(json, text).answered(Answered::by(None)));
     }
     End::new(json, text).print(is_json);
-    Err(Finish::Said(format!("{} refused", counted(refused.len() as u64, "quota"))))
+    let counts = |count: usize, what: &str| (count > 0).then(|| format!("{} {what}", counted(count as u64, "quota")));
+    let said = [
+        counts(refused.len(), "refused"),
+        counts(unknown.len(), "done or not, which is not known"),
+        counts(untried.len(), "not tried in the time that was given; the same command goes on there"),
+    ];
+    Err(Finish::Said(said.into_iter().flatten().collect::<Vec<_>>().join("; ")))
 }
 
 /// The incarnation of this name, or an error that says what such a name looks like.

@@ -67,7 +67,7 @@ impl Serve {
 
         let http = site.http_address().map(|address| address.to_string());
         let json = json!({ "site": site.name(), "address": site.address().to_string(), "http": http });
-        End::new(json, format!("site {} listens on {}", site.name(), site.address())).print(self.json);
+        End::new(json, format!("site {} listens on {}", site.name(), site.address())).announce(self.json);
         let ended = slackline_server::run_until_signal(signals, vec![site], config.drain());
         ended.map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
     }
