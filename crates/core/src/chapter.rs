@@ -35,11 +35,11 @@ use crate::turn::{Here, Peer, Ticket, Turn};
 
 /// An operation that a session has taken in, and that is to be carried out.
 #[derive(Debug)]
-pub struct Order {
+pub struct Order<'a> {
     /// Its session and sequence.
     pub ticket: Ticket,
-    /// The operation itself.
-    pub operation: Operation,
+    /// The operation itself; its chapter takes out of it what it keeps.
+    pub operation: &'a mut Operation,
     /// The longest time that it may wait, in microseconds.
     pub timeout: u64,
     /// The session's mark: operations below have been answered.

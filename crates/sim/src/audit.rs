@@ -255,7 +255,7 @@ impl Simulation {
         for site in 0..world.len() {
             let Some(node) = world.node(site) else { continue };
             let absent = node.chapters().quotas.iter().filter(|quota| quota.limit().is_none());
-            for quota in absent.filter(|quota| &**quota.name() != MEMBERS) {
+            for quota in absent.filter(|quota| quota.name() != MEMBERS) {
                 let book = self.oracle.book(quota.name());
                 let since = self.oracle.books[book].changed[site].max(self.audit.healed_at);
                 let found = forgetting::check_left(now - since, self.settings.names_kept);

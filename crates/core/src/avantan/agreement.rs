@@ -637,8 +637,13 @@ impl<A: Amount> Avantan<A> {
                 (Lifecycle::Seat { site: changed, gone }, vec![A::default(); lines.len()])
             }
             Intent::Resize { limit } if exists => settled(Lifecycle::Resize { limit })?,
-            // Every site says what it accounts for, or what it has would be taken for what was lost.
+            // Every site says what it accounts for, or what it has would be taken for what was lost. So does one that was a member when the
+            // election began: what it had is lost from when a round has recorded that it is gone, and an operator is to say what of it is
+            // in use.
             Intent::Reclaim { in_use } if exists && lines.len() == site.count() => {
+                if site.gone.iter().any(|gone| self.share.table.recorded(*gone) < Incarnation::GONE) {
+                    return Err(None);
+                }
                 settled(self.share.table.reclaim(&lines, in_use)?)?
             }
             Intent::Create { limit, charter } if !exists => {

@@ -651,10 +651,15 @@ impl<A: Amount> Value<A> {
                 is_nothing && table.limit.is_none() && may_follow(site, changed, gone)
             }
             Lifecycle::Resize { limit } => is_limit(limit) && leaves == Some(after),
-            // Acceptors do not have every site's books: they take the leader's word for what is lost.
+            // Acceptors do not have every site's books: they take the leader's word for what is lost. But it is of the incarnations that
+            // are recorded.
             Lifecycle::Reclaim { brought, in_use } => {
-                let is_whole = self.covers(site);
-                is_whole && brought.is_sound() && in_use.is_sound() && leaves == Some(after)
+                let is_recorded = |row: &Row<A>| row.incarnation == table.recorded(row.site);
+                self.covers(site)
+                    && self.rows.iter().all(is_recorded)
+                    && brought.is_sound()
+                    && in_use.is_sound()
+                    && leaves == Some(after)
             }
             Lifecycle::Create { limit, .. } => {
                 let is_new = table.limit.is_none() && before == none();

@@ -525,10 +525,13 @@ impl Draft {
         // other one is put, and registered.
         for (call, computed) in &self.computed {
             let stored = self.stored(call);
+            let known: BTreeMap<u16, Incarnation> = self.stored_homes(call);
+            // Where nothing was found, no incarnation was seen: it is judged by the one that is noted.
+            let is_unseen = |incarnation: &Incarnation| *incarnation == Incarnation(0);
             let is_kept = stored.is_some_and(|stored| {
-                let known: BTreeMap<u16, Incarnation> = self.stored_homes(call);
                 let stands = |(region, incarnation): (&u16, &Incarnation)| {
-                    *region == call.home || known.get(region) == Some(incarnation)
+                    let noted = known.get(region);
+                    *region == call.home || noted.is_some_and(|noted| noted == incarnation || is_unseen(incarnation))
                 };
                 stored.result == computed.result
                     && computed.dependencies.is_subset(&stored.dependencies)
@@ -536,6 +539,10 @@ impl Draft {
             });
             if !is_kept {
                 self.put(call, homes);
+                continue;
+            }
+            for (region, _) in computed.homes.iter().filter(|(_, incarnation)| is_unseen(incarnation)) {
+                known.get(region).into_iter().for_each(|noted| part(homes, *region).rest_on(*noted));
             }
         }
 
@@ -570,10 +577,10 @@ impl Draft {
             };
             let home = part(homes, *region);
             if let Some(key) = key.filter(|key| !self.computed.contains_key(key)) {
-                home.incarnation = self.snapshot.incarnation(*region);
+                home.rest_on(self.snapshot.incarnation(*region));
                 home.part.reads.push((key.name.clone(), self.snapshot.number(&key)));
             } else if let Dependency::Span(span) = dependency {
-                home.incarnation = self.snapshot.incarnation(*region);
+                home.rest_on(self.snapshot.incarnation(*region));
                 let scan = self.snapshot.scan_of(*region, span);
                 if !home.part.scans.contains(&scan) {
                     home.part.scans.push(scan);
@@ -588,7 +595,7 @@ impl Draft {
         let value = Value::Derived(Derived { bytes: encode(result, dependencies).into(), homes: rests });
         let home = part(homes, call.home);
         if let Some((incarnation, number)) = self.missing.get(call) {
-            home.incarnation = *incarnation;
+            home.rest_on(*incarnation);
             home.part.reads.push((call.name.clone(), *number));
         }
         home.part.writes.push((call.name.clone(), Change::Put(value)));

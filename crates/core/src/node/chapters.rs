@@ -126,7 +126,7 @@ impl Chapters {
     /// Carries out an operation; none if it waits.
     #[inline]
     pub(super) fn execute(&mut self, turn: &mut Turn, view: &View, order: Order) -> Option<Outcome> {
-        let owner = owner_of_operation(&order.operation);
+        let owner = owner_of_operation(order.operation);
         self.of_mut(Some(owner)).expect("every operation is a chapter's").execute(turn, view, order)
     }
 

@@ -77,6 +77,12 @@ impl Node {
                 // Of each site the last answer counts, and only to this very question: an earlier start may have heard
                 // less.
                 if (nonce, start) == (self.identity.nonce, self.identity.asking.start) {
+                    // A majority has let it serve already. Whoever is farther away may know better, as when it sends a ping.
+                    let betrayed = self.identity.betrayed_by(self.log.last, known, position);
+                    if let Some(stale) = betrayed.filter(|_| self.is_serving()) {
+                        self.identity.betray(stale);
+                        return None;
+                    }
                     let before = self.identity.comes_after();
                     let welcome = Welcome { established, known, noted, position, forgotten: *forgotten };
                     self.identity.asking.welcomes.retain(|(peer, _)| *peer != from);
@@ -105,9 +111,10 @@ impl Node {
                     return None;
                 }
                 // Who does not know yet which members are gone may still believe what these say of their storage. What rests on it here
-                // is forgotten a lease after this site has heard that they are.
+                // is forgotten a lease after this site has heard that they are. And a site that does not serve may be an old copy, to be
+                // told so by the next message: treaties and calls that are long over stand on it as if nothing had come since.
                 let is_behind = members < self.members.roster.number;
-                let withholds = is_behind || self.chapters.withholds_from(to.region);
+                let withholds = is_behind || !self.is_serving() || self.chapters.withholds_from(to.region);
                 let Peer { site, incarnation, .. } = self.peers[from];
                 let is_attested = asks && self.is_serving() && self.chapters.attests(site, incarnation);
                 let attests = if is_attested { self.members.roster.number } else { 0 };

@@ -22,7 +22,7 @@ use crate::turn::{Ticket, Turn};
 impl Desk<'_> {
     /// Carries out the operations of a batch that are new, and answers those that are known. Those that cannot end now
     /// wait.
-    pub(super) fn submit(&mut self, turn: &mut Turn, ready: bool, client: ClientId, batch: Batch) {
+    pub(super) fn submit(&mut self, turn: &mut Turn, ready: bool, client: ClientId, mut batch: Batch) {
         let Self { sessions, chapters, view, scratch, .. } = self;
 
         // A session that is not open is never opened again under its number: its operations may have taken effect, and
@@ -38,14 +38,15 @@ impl Desk<'_> {
         let mut answers = Vec::with_capacity(batch.operations.len());
         let mut rests_on_mark = false;
         let is_alone = batch.operations.len() == 1;
-        for Submission { sequence, timeout, operation } in batch.operations.into_iter().take(BATCH_OPERATIONS) {
+        for Submission { sequence, timeout, operation } in batch.operations.iter_mut().take(BATCH_OPERATIONS) {
+            let (sequence, timeout) = (*sequence, *timeout);
             // What takes the site out of the members sees nothing of what others in this call begin, nor do these of it.
             let leaves = matches!(operation, Operation::Seat { change: SeatChange::Leaves, .. });
 
             // Once only: a sequence that is known gets its recorded outcome, and only a new one goes on to its chapter.
             // It is looked up before all else: a site that stops, or whose disk is full, refuses new operations only.
             let ticket = Ticket { session: batch.session, sequence };
-            let digest = session::digest(&operation);
+            let digest = session::digest(operation);
             let verdict = match turn.here.has_room {
                 true => session.judge(sequence, digest, client),
                 false => session.judge_without_room(sequence, digest, client),

@@ -363,6 +363,16 @@ pub struct Home {
     pub part: Part,
 }
 
+impl Home {
+    /// Notes that something was read there in an incarnation; zero for one that is not known. Of two the earlier stays: then the home refuses
+    /// the part, which could not hold together.
+    pub(crate) fn rest_on(&mut self, incarnation: Incarnation) {
+        if incarnation > Incarnation(0) && (self.incarnation == Incarnation(0) || incarnation < self.incarnation) {
+            self.incarnation = incarnation;
+        }
+    }
+}
+
 impl Transaction {
     /// Returns its size in a message, about, in bytes.
     pub fn bytes(&self) -> usize {
@@ -444,12 +454,13 @@ impl Transaction {
 }
 
 impl Part {
-    /// True if its reads keep the bounds, so that storage may be asked for them. A part that was put in order in its
-    /// transaction keeps them.
+    /// True if its reads keep the bounds, so that storage may be asked for them, and it brings one note of a treaty at most. A part that was
+    /// put in order in its transaction is so.
     pub fn keeps_bounds(&self) -> bool {
         self.operations() <= TRANSACTION_OPERATIONS
             && self.has_sound_scans()
             && self.is_in_order()
+            && self.notes.windows(2).all(|pair| pair[0].treaty < pair[1].treaty)
             && self.notes.iter().all(Note::is_sound)
     }
 
@@ -795,6 +806,22 @@ mod tests {
         assert!(part(&["a", "b"]).keeps_bounds());
         assert!(!part(&["a", "a"]).keeps_bounds());
         assert!(!part(&["b", "a"]).keeps_bounds());
+    }
+
+    #[test]
+    fn part_that_brings_two_notes_of_one_treaty_is_not_taken() {
+        let note = |treaty, nonce| Note {
+            treaty: treaty::treaty_key(1, treaty),
+            nonce,
+            homes: vec![(0, Incarnation(1))],
+            tree: treaty::Tree::Flat,
+            clauses: vec![(0, vec![treaty::Term { name: "a".into(), is_log: false, weight: 1 }], 3)],
+        };
+        let part = |notes| Part { notes, ..Part::default() };
+        assert!(part(vec![note("t", 7), note("u", 7)]).keeps_bounds());
+        for nonce in [7, 8] {
+            assert!(!part(vec![note("t", 7), note("t", nonce)]).keeps_bounds(), "two makings of one treaty at once");
+        }
     }
 
     #[test]

@@ -128,7 +128,8 @@ impl Quotas {
 
     /// The round came to nothing here: what was set aside is free again.
     fn left_subset(&mut self, turn: &mut Turn, at: usize, before: &Standing) {
-        if before.elects || before.collects {
+        // In a round of the majority the timer is that of its leader, or of who waits for the leader: none other would end that.
+        if (before.elects || before.collects) && !self.list[at].avantan.in_round() {
             let activity = self.activity(&turn.here, at);
             let wanted = !activity.waiting.is_empty() || !activity.admin.is_empty();
             activity.leader.fail(moment(&turn.here), turn.out.rng, wanted);

@@ -107,7 +107,7 @@ impl Chapter for Quotas {
     }
 
     fn execute(&mut self, turn: &mut Turn, view: &View, order: Order) -> Option<Outcome> {
-        self.carry_out(turn, view, order.ticket, &order.operation, order.timeout)
+        self.carry_out(turn, view, order.ticket, order.operation, order.timeout)
     }
 
     fn request(&mut self, turn: &mut Turn, _: &View, client: ClientId, request: Request) {

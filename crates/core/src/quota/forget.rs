@@ -38,6 +38,8 @@
 
 use std::collections::VecDeque;
 
+use smol_str::SmolStr;
+
 use super::book::Quotas;
 use super::names::{Absent, Forgetting, Freeze, Leading, Names, has};
 use super::one::{Admin, Dirty, Quota};
@@ -307,7 +309,7 @@ impl Quotas {
         self.note_present(at);
         self.forget_seats(number);
         self.index.moved.remove(&number);
-        self.index.names.remove(&name);
+        self.drop_name_of(at);
         self.drop_child(&name, self.list[at].counted_below);
         let mut gone = std::mem::replace(&mut self.list[at], Quota::vacant());
 
@@ -562,15 +564,15 @@ impl Quotas {
 
     /// Puts a quota of this name at a free position, under a number that was never used before: grants and undecided operations
     /// of a former life, which name that one's, find nothing.
-    pub(super) fn occupy(&mut self, here: &Here, at: usize, name: std::sync::Arc<str>) {
+    pub(super) fn occupy(&mut self, here: &Here, at: usize, name: SmolStr) {
         let number = self.index.next_number;
         self.index.next_number += 1;
         assert!(self.list[at].is_vacant(), "a quota takes the place of another");
         if number != at as u64 {
             self.index.moved.insert(number, at as u32);
         }
-        self.index.names.insert(name.clone(), at as u32);
         self.list[at] = Quota::new(name, number);
+        self.note_name(at);
         if self.list[at].is_of_members() {
             self.index.members = Some(at as u32);
         }

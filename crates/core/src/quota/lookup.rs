@@ -1,9 +1,9 @@
 //! The names that are being looked up, see `unknown`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use smol_str::SmolStr;
 
 use super::one::NEVER;
 use crate::api::Operation;
@@ -21,9 +21,9 @@ pub(super) const AT_ONCE: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
     /// Each of them; none for which nothing waits.
-    pub(super) names: FxHashMap<Arc<str>, Lookup>,
+    pub(super) names: FxHashMap<SmolStr, Lookup>,
     /// When to look at each of them again: one entry for each.
-    pub(super) due: BTreeSet<(u64, Arc<str>)>,
+    pub(super) due: BTreeSet<(u64, SmolStr)>,
 }
 
 /// A name that is being looked up.
@@ -105,7 +105,7 @@ impl Lookups {
     }
 
     /// Takes out one that waits for a name.
-    pub(super) fn withdraw(&mut self, name: &Arc<str>, arrival: u64) -> bool {
+    pub(super) fn withdraw(&mut self, name: &SmolStr, arrival: u64) -> bool {
         // It may be the last that waits for the name: then nothing is asked any more.
         let found = self.names.get_mut(name).and_then(|lookup| lookup.remove(arrival));
         self.settle(name);
@@ -113,7 +113,7 @@ impl Lookups {
     }
 
     /// Notes when to look at a name again; one that nothing waits for is forgotten.
-    pub(super) fn settle(&mut self, name: &Arc<str>) {
+    pub(super) fn settle(&mut self, name: &SmolStr) {
         let Some(lookup) = self.names.get_mut(name) else { return };
         assert_eq!(lookup.waiting.len(), lookup.by_deadline.len(), "what waits for a name has a deadline");
 

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use smol_str::SmolStr;
+
 use super::bucket::{PeerBacklog, Refill};
 use super::line::Line;
 use crate::api::Work;
@@ -26,6 +28,9 @@ pub(super) const NEVER: u64 = u64::MAX;
 pub struct Quota {
     /// The number that names it in rows. No other quota has it, nor will, not even one of the same name after this is forgotten.
     pub(super) number: u64,
+    /// Its name; empty at a vacant position. A short one stands here, where it is compared with the one that is asked for, and not elsewhere in
+    /// memory.
+    pub(super) name: SmolStr,
     /// The time of the one entry in [`Quotas::timers`](super::Quotas) that counts; [`NEVER`] if none does.
     pub(super) wake: u64,
     /// The tokens that were asked for here since the site was opened, granted or not.
@@ -49,8 +54,6 @@ pub struct Quota {
     /// The number of the quota below which it is counted, if it was known when this was noted. One of the same name that is made anew has
     /// another.
     pub(super) above: Option<u64>,
-    /// Its name; empty at a vacant position.
-    pub(super) name: Arc<str>,
     /// The totals of gifts between this site and each other, in this generation.
     pub(super) totals: Totals,
 }
@@ -235,7 +238,7 @@ impl Activity {
 
 impl Quota {
     /// A quota of which nothing is known but its name.
-    pub(super) fn new(name: Arc<str>, number: u64) -> Self {
+    pub(super) fn new(name: SmolStr, number: u64) -> Self {
         Self {
             name,
             number,
@@ -265,7 +268,7 @@ impl Quota {
     }
 
     /// Its name.
-    pub fn name(&self) -> &Arc<str> {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
@@ -304,9 +307,13 @@ impl Quota {
         self.avantan.share.round.as_ref().is_some_and(|round| round.closing)
     }
 
-    /// True unless something goes on in it and no timer is set, or one that is later than what is to be done.
+    /// True unless something goes on in it and no timer is set, or one that is later than what is to be done. In a round of the majority
+    /// one is set for that.
     pub fn is_looked_after(&self) -> bool {
-        self.activity.as_ref().is_none_or(|activity| self.wake <= activity.due() && self.wake < NEVER)
+        self.activity.as_ref().is_none_or(|activity| {
+            let is_awaited = !self.avantan.in_round() || activity.leader.deadline() < NEVER;
+            is_awaited && self.wake <= activity.due() && self.wake < NEVER
+        })
     }
 
     /// True if it may be gone though it is there by what this site knows: it is being deleted, or a round deleted it that did not ask this

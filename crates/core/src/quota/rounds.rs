@@ -465,9 +465,10 @@ impl Quotas {
             Intent::Seat { site, gone } => Lifecycle::Seat { site, gone },
             Intent::Move | Intent::Gather | Intent::Record => return,
         };
+        // Nor because another says the same of other incarnations.
+        let is_led = |admin: &Admin| admin.change == change && self.is_ready(&turn.here, at, admin) == Ok(true);
         let activity = self.list[at].activity.as_ref();
-        let wanted = activity.is_some_and(|activity| activity.admin.iter().any(|admin| admin.change == change));
-        if !wanted {
+        if !activity.is_some_and(|activity| activity.admin.iter().any(is_led)) {
             let before = self.standing(&turn.here, at);
             let mut step = Step::default();
             self.list[at].avantan.withdraw(turn.here.site, &mut step);
@@ -541,6 +542,8 @@ impl Quotas {
         if step.changed {
             self.touch(at, Dirty::All);
             self.note_seats(&turn.here, at);
+            // Where one site is all, the next operation of the batch meets it.
+            self.note_parent(at);
         }
 
         // They leave when the rows of this turn are durable: promises, votes, and what is set aside.

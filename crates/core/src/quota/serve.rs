@@ -50,15 +50,16 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
-                let path = match self.path(at) {
+                let path = self.path(at);
+                let path = match &path {
                     Ok(path) => path,
-                    Err(missing) => return self.without_parent(turn, quota, missing, ticket, operation, timeout),
+                    Err(missing) => return self.without_parent(turn, quota, *missing, ticket, operation, timeout),
                 };
                 let stays = waits.then_some(turn.here.now);
                 let (number, generation) = (self.list[at].number, self.list[at].avantan.share.table.generation);
                 let request =
                     Waiting { ticket, amount: *amount, hold: *hold, deadline, stays, quota: number, generation };
-                self.acquire(turn, path, request)
+                self.acquire(turn, path, &request)
             }
             Operation::Release { quota, amount } => {
                 // Another of this name may have been created since, and what it granted be released here. Its tokens would go with the
@@ -71,7 +72,7 @@ impl Quotas {
                     (_, Some(unheard @ Break::Unheard(_))) => {
                         self.without_parent(turn, quota, unheard, ticket, operation, timeout)
                     }
-                    (path, _) => Some(self.release(turn, path, *amount)),
+                    (path, _) => Some(self.release(turn, &path, *amount)),
                 }
             }
             Operation::ReleaseGrant { grant, used } => Some(self.release_grant(turn, view, *grant, *used)),
@@ -147,13 +148,13 @@ impl Quotas {
     /// Grants at once what fits the free tokens of all levels. What does not fit waits for tokens of other sites, unless it is known
     /// that there are none.
     #[inline]
-    fn acquire(&mut self, turn: &mut Turn, path: Path, request: Waiting) -> Option<Outcome> {
-        let Waiting { amount, hold, .. } = request;
+    fn acquire(&mut self, turn: &mut Turn, path: &Path, request: &Waiting) -> Option<Outcome> {
+        let Waiting { amount, hold, .. } = *request;
         if amount < 1 || matches!(hold, Hold::For(micros) if !(MILLISECOND..=HOLD_MICROS).contains(&micros)) {
             return Some(Outcome::Refused(Refusal::InvalidAmount));
         }
         // What can never be granted is no demand that anybody could meet.
-        if let Some(refusal) = self.above_limit(&path, &request) {
+        if let Some(refusal) = self.above_limit(path, request) {
             return Some(Outcome::Refused(refusal));
         }
 
@@ -172,14 +173,14 @@ impl Quotas {
         }
 
         // Free tokens are this site's alone, so it need ask nobody.
-        let Some(short) = self.short_level(&turn.here, &path, amount) else {
+        let Some(short) = self.short_level(&turn.here, path, amount) else {
             turn.out.metrics.granted_local += 1;
             path.levels().for_each(|at| self.list[at].counters.work.local += 1);
             return Some(self.grant(turn, path, amount, hold));
         };
-        let refused = self.stand_in_line(turn, short, request, true);
+        let refused = self.stand_in_line(turn, short, *request, true);
         if refused.is_none() {
-            self.spare(&turn.here, &path, short, amount);
+            self.spare(&turn.here, path, short, amount);
         }
         refused
     }
@@ -269,8 +270,10 @@ impl Quotas {
 
     /// Grants tokens that are free: fewer tokens at all levels, the grant's number and its row become durable in one batch with the
     /// outcome of the operation.
-    #[inline]
-    fn grant(&mut self, turn: &mut Turn, path: Path, amount: i64, hold: Hold) -> Outcome {
+    ///
+    /// In line, so that the outcome is made where it goes: copied just after its small fields were written, it takes longer than all of this.
+    #[inline(always)]
+    fn grant(&mut self, turn: &mut Turn, path: &Path, amount: i64, hold: Hold) -> Outcome {
         let number = self.grants.next;
         self.grants.next += 1;
         for at in path.levels() {
@@ -305,7 +308,7 @@ impl Quotas {
         Outcome::Granted { grant: GrantId { site: turn.here.site.me, incarnation, number }, lasts }
     }
 
-    fn release(&mut self, turn: &mut Turn, path: Path, amount: i64) -> Outcome {
+    fn release(&mut self, turn: &mut Turn, path: &Path, amount: i64) -> Outcome {
         if amount < 1 {
             return Outcome::Refused(Refusal::InvalidAmount);
         }
@@ -357,7 +360,7 @@ impl Quotas {
         path.levels().for_each(|at| self.list[at].counters.work.local += 1);
         let amount = grant.amount - used;
         if amount > 0 {
-            self.reclaim(turn, path, amount);
+            self.reclaim(turn, &path, amount);
         } else {
             path.levels().for_each(|at| self.touch(at, Dirty::Hot));
         }
@@ -484,7 +487,7 @@ impl Quotas {
             if let Some(at) = self.position_alive(&grant) {
                 turn.out.metrics.expired += 1;
                 let (path, _) = self.climb(at);
-                self.reclaim(turn, path, grant.amount);
+                self.reclaim(turn, &path, grant.amount);
             }
         }
 
@@ -506,7 +509,7 @@ impl Quotas {
     }
 
     /// Puts tokens back into the shares of all levels.
-    fn reclaim(&mut self, turn: &mut Turn, path: Path, amount: i64) {
+    fn reclaim(&mut self, turn: &mut Turn, path: &Path, amount: i64) {
         assert!(amount > 0, "what is given back is less than nothing");
         for at in path.levels() {
             self.touch(at, Dirty::Hot);
@@ -582,7 +585,7 @@ impl Quotas {
                 continue;
             }
             turn.out.metrics.granted_waited += 1;
-            let mut outcome = self.grant(turn, path, request.amount, request.hold);
+            let mut outcome = self.grant(turn, &path, request.amount, request.hold);
             // A hold lasts from now on, and its holder counts from when it asked.
             if let (Outcome::Granted { lasts: Some(lasts), .. }, Some(came)) = (&mut outcome, request.stays) {
                 *lasts = lasts.saturating_add(has_waited(&turn.here, came));

@@ -53,9 +53,8 @@ impl Path {
 
     /// All levels, from the quota up.
     #[inline]
-    pub(super) fn levels(&self) -> impl Iterator<Item = usize> + use<> {
-        let Self { at, len } = *self;
-        at.into_iter().take(len).map(|at| at as usize)
+    pub(super) fn levels(&self) -> impl Iterator<Item = usize> {
+        self.at[..self.len].iter().map(|at| *at as usize)
     }
 }
 

@@ -2,7 +2,7 @@
 //! have missed the creation. A creation was accepted by a majority, so a majority that neither knows the name nor has
 //! accepted its creation settles it, if its votes are still what they were: a site that lost its disk may have lost one.
 
-use std::sync::Arc;
+use smol_str::SmolStr;
 
 use super::book::{Place, Quotas};
 use super::lookup::{AT_ONCE, LOOKUPS, Lookup, Waiting, ask};
@@ -45,7 +45,7 @@ impl Quotas {
 
         // A question that is out already says nothing of a creation that this operation's sender may know of: it is asked again
         // for those that came later.
-        let name: Arc<str> = name.into();
+        let name: SmolStr = name.into();
         let deadline = turn.here.now.mono.saturating_add(timeout);
         let is_known = self.living(&name).is_some();
         let lookup = self.lookups.names.entry(name.clone()).or_insert_with(Lookup::new);
@@ -78,7 +78,7 @@ impl Quotas {
 
     /// Refuses what waits for a name once it is settled that there was no such quota when this was asked. Returns false if it is not yet.
     fn refuse_unknown(&mut self, turn: &mut Turn, name: &str) -> bool {
-        let name: Arc<str> = name.into();
+        let name: SmolStr = name.into();
         let is_known = self.living(&name).is_some();
         let Some(lookup) = self.lookups.names.get_mut(&name) else { return true };
 
@@ -224,7 +224,7 @@ impl Quotas {
     pub(super) fn expire_lookups(&mut self, turn: &mut Turn) {
         let now = turn.here.now.mono;
         let due = self.lookups.due.iter().take_while(|(at, _)| *at <= now);
-        let due: Vec<Arc<str>> = due.take(AT_ONCE).map(|(_, name)| name.clone()).collect();
+        let due: Vec<SmolStr> = due.take(AT_ONCE).map(|(_, name)| name.clone()).collect();
         for name in due {
             let is_known = self.living(&name).is_some();
             let lookup = self.lookups.names.get_mut(&name).expect("what is due is looked up");

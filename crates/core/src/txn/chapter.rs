@@ -140,7 +140,7 @@ impl Chapter for Txns {
             Operation::Commit(transaction) => {
                 let table = self.table(&turn.here, view);
                 let id = ticket.operation(&turn.here);
-                let commit = Commit { id, transaction: *transaction, timeout, marks: (low, digest) };
+                let commit = Commit { id, transaction: std::mem::take(transaction), timeout, marks: (low, digest) };
                 let outcome = self.commit(turn, &table, ticket, commit);
 
                 // The participant here is asked in this same call, before any other site.

@@ -44,8 +44,9 @@ struct Lock {
     reads: u32,
     /// True if a prepared part puts or deletes it; then no other part holds a lock on it but its own read.
     is_put: bool,
-    /// The number that a counter has after a prepared put or deletion; zero if it is no counter then, or no put is prepared.
-    put_to: i64,
+    /// The number that a counter has after a prepared put or deletion, zero for nothing; none if it is no counter then, or no put is
+    /// prepared.
+    put_to: Option<i64>,
     /// The sum of the prepared adds that are positive.
     up: i64,
     /// The sum of the prepared adds that are negative.
@@ -137,9 +138,17 @@ impl Locks {
     pub(super) fn range(&self, name: &str, count: i64) -> (i64, i64) {
         match self.names.get(name) {
             None => (count, count),
-            Some(lock) if lock.is_put => (count.min(lock.put_to), count.max(lock.put_to)),
+            Some(Lock { is_put: true, put_to, .. }) => {
+                let put_to = put_to.unwrap_or(0);
+                (count.min(put_to), count.max(put_to))
+            }
             Some(lock) => (count.saturating_add(lock.down), count.saturating_add(lock.up)),
         }
+    }
+
+    /// True if a prepared write may leave no counter of this name.
+    pub(super) fn may_be_no_counter(&self, name: &str) -> bool {
+        self.names.get(name).is_some_and(|lock| lock.is_put && lock.put_to.is_none())
     }
 
     /// Lets no part be prepared that reads a treaty, until it is retracted.
@@ -234,7 +243,11 @@ impl Locks {
             let Change::Add(delta) = change else {
                 let lock = self.names.entry(name.clone()).or_default();
                 lock.is_put = true;
-                lock.put_to = if let Change::Put(Value::Counter(count)) = change { *count } else { 0 };
+                lock.put_to = match change {
+                    Change::Put(Value::Counter(count)) => Some(*count),
+                    Change::Put(_) => None,
+                    _ => Some(0),
+                };
                 continue;
             };
 
@@ -275,7 +288,7 @@ impl Locks {
                         lock.present = None;
                     }
                 }
-                _ => (lock.is_put, lock.put_to) = (false, 0),
+                _ => (lock.is_put, lock.put_to) = (false, None),
             });
         }
     }

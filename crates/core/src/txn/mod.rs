@@ -86,7 +86,7 @@ use crate::machine::View;
 use crate::object::message::{Known, Message};
 use crate::object::trace::{End, Trace};
 use crate::object::treaty::Treaty;
-use crate::object::{Abort, ObjectKey, Rank, Transaction};
+use crate::object::{Abort, Change, Home, ObjectKey, Rank, Transaction, Value};
 use crate::peer::Body;
 use crate::right::{Start, WarrantyNumber};
 use crate::rows::OBJECT;
@@ -311,6 +311,7 @@ impl Txns {
         for home in &homes {
             sites.push(site_of(&turn.here, home)?);
         }
+        note_what_calls_rest_on(&turn.here, &mut homes);
 
         // A home that is asked anyway validates what was read there too. Else two writers that each rest on a right
         // over what the other one writes would wait for each other until those end. (Decision: writers validate where
@@ -489,6 +490,19 @@ impl Txns {
     }
 }
 
+/// Whoever finds nothing in a span sees no version, and so no incarnation of its home. A call that was computed from that rests on the one by
+/// which the span is judged, in this transaction.
+fn note_what_calls_rest_on(here: &Here, homes: &mut [Home]) {
+    let judged: Vec<u16> = homes.iter().map(|home| home.region).collect();
+    for (_, change) in homes.iter_mut().flat_map(|home| &mut home.part.writes) {
+        let Change::Put(Value::Derived(derived)) = change else { continue };
+        let unseen = derived.homes.iter_mut().filter(|(_, incarnation)| *incarnation == Incarnation(0));
+        for (region, incarnation) in unseen.filter(|(region, _)| judged.contains(region)) {
+            *incarnation = here.incarnation_of(SiteId::new(*region, here.site.me.lane));
+        }
+    }
+}
+
 /// What members that are gone would answer to what is said to them in this call, if they had come back with new storage: that all they
 /// knew is lost, and that they have noted what was decided. It is taken out of what is sent.
 fn stand_in(turn: &mut Turn) -> Vec<(SiteId, Message)> {
@@ -496,7 +510,8 @@ fn stand_in(turn: &mut Turn) -> Vec<(SiteId, Message)> {
     if site.gone.is_empty() {
         return Vec::new();
     }
-    let is_gone = |(to, _): &mut (SiteId, Body)| !site.is_present(*to);
+    // One that this site has not heard of yet is a new member, and answers for itself.
+    let is_gone = |(to, _): &mut (SiteId, Body)| site.gone.contains(to);
     let said = turn.out.sends.extract_if(.., is_gone).filter_map(|(to, body)| match body {
         Body::Txn(message) => Some((to, *message)),
         _ => None,

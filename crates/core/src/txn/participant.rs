@@ -376,7 +376,7 @@ impl Participant {
         prepare: Prepare,
     ) -> Option<Vote> {
         if prepare.is_check {
-            return Some(self.check_part(turn, table, calls, &prepare));
+            return self.check_part(turn, table, calls, &prepare);
         }
 
         // Once only: a part that was answered before gets the same answer. A repeated or late `Prepare` could otherwise
@@ -461,9 +461,7 @@ impl Participant {
 
         // To refuse a part would have to be durable, and to take it would rest on a clock that is known to be wrong,
         // here or there, or that was not compared yet. The coordinator asks again.
-        if self.entries.len() >= PARTS
-            || !prepare.is_untimed && (turn.here.trust() == Trust::Unknown || !turn.here.agrees_with(id.site))
-        {
+        if self.entries.len() >= PARTS || is_unclear(&turn.here, prepare) {
             turn.out.metrics.ignored += 1;
             return ControlFlow::Break(None);
         }
@@ -481,8 +479,7 @@ impl Participant {
         // Nor is the mark raised to what a majority does not take as past: all others would be refused up to there. A
         // row of its own refuses this one, until that time has come.
         let is_far = deadline > turn.here.now.wall.saturating_add_unsigned(FARTHEST + 2 * turn.here.config.epsilon);
-        // That the coordinator's clock agrees says nothing where this one is doubted: the two may be wrong by as much.
-        let is_doubted = !prepare.is_untimed && turn.here.trust() == Trust::Doubted;
+        let is_doubted = is_doubted(&turn.here, prepare);
         if is_late || is_far || is_doubted {
             let cause = if is_far || is_doubted { Cause::ClocksDisagree } else { Cause::DeadlinePassed };
             let abort = Abort { site: Some(me), ..Abort::of(cause) };
@@ -609,18 +606,26 @@ impl Participant {
     /// changed since (if several homes check, none of the reads found nothing: that has no version), and no write of it is
     /// prepared that may have taken effect elsewhere. Nothing needs to be locked
     /// or kept.
-    fn check_part(&mut self, turn: &mut Turn, table: &Table, calls: &Calls, prepare: &Prepare) -> Vote {
+    fn check_part(&mut self, turn: &mut Turn, table: &Table, calls: &Calls, prepare: &Prepare) -> Option<Vote> {
         let Prepare { deadline, participants, part, rank, .. } = prepare;
+        let refuse = |cause| Some(Vote::Refused(Box::new(Abort { site: Some(table.site), ..Abort::of(cause) })));
+
+        // The deadline counts although nothing is locked: other reads of the transaction may rest on rights that end
+        // there. So it is judged by no clock by which no part would be taken.
+        if is_unclear(&turn.here, prepare) {
+            turn.out.metrics.ignored += 1;
+            return None;
+        }
         self.end_claim(turn.here.now.mono, rank.nonce);
-        let refuse = |cause| Vote::Refused(Box::new(Abort { site: Some(table.site), ..Abort::of(cause) }));
 
         // Versions of another incarnation mean nothing here. And a part that writes would be promised without a lock.
         if !participants.contains(&(turn.here.site.me, turn.here.site.incarnation)) || part.changes() {
             return refuse(Cause::Changed);
         }
 
-        // The deadline counts although nothing is locked: other reads of the transaction may rest on rights that end
-        // there.
+        if is_doubted(&turn.here, prepare) {
+            return refuse(Cause::ClocksDisagree);
+        }
         if *deadline <= turn.here.now.wall {
             return refuse(Cause::DeadlinePassed);
         }
@@ -628,10 +633,10 @@ impl Participant {
         // Locks of prepared parts count too: a prepared write may have taken effect elsewhere, and others may have seen
         // it.
         part_read(&mut self.issuer, &turn.here, part);
-        match self.locks.check(table, calls, part) {
+        Some(match self.locks.check(table, calls, part) {
             Ok(()) => Vote::Prepared,
             Err(abort) => Vote::Refused(Box::new(abort)),
-        }
+        })
     }
 
     /// Judges a part as it would be carried out now: it must be the turn of its program, and everything that it read
@@ -1032,6 +1037,17 @@ impl Participant {
 /// Notes that what is validated at home was read: an object that many transactions read is worth a right.
 fn part_read(issuer: &mut crate::warranty::Issuer, here: &Here, part: &Part) {
     part.reads.iter().for_each(|(name, _)| issuer.note_reads(here.now, name, 1));
+}
+
+/// True if a part rests on a time that this site cannot judge: no clock was compared with its own yet, or the coordinator's shows another time.
+fn is_unclear(here: &Here, prepare: &Prepare) -> bool {
+    !prepare.is_untimed && (here.trust() == Trust::Unknown || !here.agrees_with(prepare.id.site))
+}
+
+/// True if a part rests on the time, and the others' clocks say that this site's is wrong. That the coordinator's agrees says nothing then:
+/// the two may be wrong by as much.
+fn is_doubted(here: &Here, prepare: &Prepare) -> bool {
+    !prepare.is_untimed && here.trust() == Trust::Doubted
 }
 
 /// What a part waits for: rights in the order of its writes, then slack. Nothing, if it may be judged now.

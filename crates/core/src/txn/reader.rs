@@ -407,8 +407,9 @@ impl Reader {
 
     /// Asks the homes of copies that are in use for new rights over them.
     fn renew(&mut self, turn: &mut Turn, keys: Vec<ObjectKey>) {
-        if keys.is_empty() || !uses_rights(&turn.here) {
-            return;
+        if !uses_rights(&turn.here) {
+            // Not now: the clock is wrong perhaps. At a later use it is asked.
+            return keys.iter().for_each(|key| self.cache.not_renewed(key));
         }
 
         // A question of its own, for which no reads wait: the client has its answer from the copy already.

@@ -303,6 +303,25 @@ fn call_is_not_read_on_what_was_vouched_for_before_a_suspension() {
     assert_eq!(kept(&mut cluster, 0, &max()), None);
 }
 
+/// Whoever finds nothing sees no version, and so nothing of the storage that was asked.
+#[test]
+fn call_that_found_nothing_in_a_span_is_kept_until_something_is_there() {
+    let mut cluster = Cluster::new(3);
+    let (call, mut draft) = (max(), Draft::new());
+    let seen = get(&mut cluster, 0, &call).expect("read");
+    draft.note_call(&call, seen).expect("consistent");
+    let (span, rows) = scan(&mut cluster, 0, 1, "p/");
+    draft.snapshot.note_scan(1, span.clone(), rows).expect("consistent");
+    let frame = draft.open(call.clone());
+    draft.note_span(frame, 1, &span);
+    draft.close(frame, 0_i64.to_le_bytes().to_vec());
+    let proposal = draft.proposal(0).expect("it was computed").1;
+    assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
+    cluster.run(2 * SECOND);
+    assert_eq!(kept(&mut cluster, 0, &call), Some(0), "its result is used again");
+    assert_eq!(cause(&set(&mut cluster, 1, &key(1, "p/a"), 1)), Some(Cause::Depended));
+}
+
 #[test]
 fn part_that_does_not_do_what_it_says_of_calls_is_refused() {
     let mut cluster = registered();

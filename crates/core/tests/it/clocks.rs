@@ -2,17 +2,16 @@
 
 use slackline_core::api::{Hold, Operation, Outcome, Readiness, Shown};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId, SessionId, SiteSet};
-use slackline_core::machine::Input;
-use slackline_core::object::message::{Message, Prepare};
-use slackline_core::object::{Cause, Change, ObjectKey, Part, Rank};
+use slackline_core::id::{Incarnation, OperationId, SessionId};
+use slackline_core::object::message::{Message, Prepare, Vote};
+use slackline_core::object::{Abort, Cause, Change, ObjectKey, Part};
 use slackline_core::peer::{Body, PeerMessage};
-use slackline_core::right::{POSTPONED, Start};
+use slackline_core::right::POSTPONED;
 use slackline_core::warranty::LEASE;
 
 use crate::cluster::{Cluster, DELAY};
 use crate::quotas::{create, granted};
-use crate::txns::{Txn, bytes, cause, commit, committed, get, key, value, warm};
+use crate::txns::{Txn, bytes, cause, commit, committed, get, key, prepare, tell, value, warm};
 
 const HOUR: i64 = 3_600 * SECOND as i64;
 
@@ -191,23 +190,8 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
     let participants = vec![(Cluster::site(1), Incarnation(1)), (Cluster::site(2), Incarnation(1))];
     let deadline = cluster.time(1).wall + 60 * SECOND as i64;
     let prepare = |cluster: &mut Cluster| {
-        let (participants, part) = (participants.clone(), part.clone());
-        let released = (Start::default(), Default::default());
-        let prepare = Prepare {
-            id,
-            deadline,
-            participants,
-            prepared: SiteSet::default(),
-            part,
-            max_wait: 0,
-            released,
-            rank: Rank::LAST,
-            is_check: false,
-            is_untimed: false,
-        };
-        let body = Body::Txn(Box::new(Message::Prepare(Box::new(prepare))));
-        let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, members: 0, body };
-        cluster.feed(1, Input::Message { from: Cluster::site(0), message })
+        let asks = Message::Prepare(Box::new(prepare(id, deadline, &participants, part.clone())));
+        tell(cluster, 0, 1, asks)
     };
     prepare(&mut cluster);
     let is_free = |cluster: &mut Cluster, value: &str| {
@@ -226,6 +210,66 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
     is_free(&mut cluster, "past it");
     let (_, parts) = cluster.hosts[1].node.as_ref().expect("runs").chapters().txns.under_way();
     assert_eq!(parts, 0, "nothing is kept of it any more");
+}
+
+/// Its reads may rest on rights elsewhere that are over by now. Nothing is locked, but the answer counts as much.
+#[test]
+fn check_of_reads_is_judged_by_no_clock_that_was_set_back() {
+    let mut cluster = Cluster::new(5);
+    cluster.run(2 * SECOND);
+    let id = OperationId { site: Cluster::site(0), incarnation: Incarnation(1), session: SessionId(99), sequence: 1 };
+    let part = Part { reads: vec![("x".to_owned(), 0)], ..Part::default() };
+    let asked = prepare(id, cluster.time(1).wall + SECOND as i64, &[(Cluster::site(1), Incarnation(1))], part);
+    let check = Message::Prepare(Box::new(Prepare { is_check: true, ..asked }));
+    let votes = |cluster: &mut Cluster| {
+        cluster.log = Some(Vec::new());
+        tell(cluster, 0, 1, check.clone());
+        let said = cluster.log.take().expect("it was made above").into_iter();
+        let vote = |(_, _, message): (usize, _, PeerMessage)| match message.body {
+            Body::Txn(message) => {
+                if let Message::Vote { vote, .. } = *message {
+                    Some(vote)
+                } else {
+                    None
+                }
+            }
+            _ => None,
+        };
+        said.filter_map(vote).collect::<Vec<_>>()
+    };
+    assert_eq!(votes(&mut cluster), [Vote::Prepared], "in time");
+    cluster.run(2 * SECOND);
+    cluster.hosts[1].wall -= 10 * SECOND as i64;
+    assert_eq!(votes(&mut cluster), [], "it is too late, and this site cannot tell");
+
+    // The coordinator's clock is wrong by as much. Those of the others are not.
+    cluster.hosts[0].wall -= 10 * SECOND as i64;
+    cluster.run(2 * SECOND);
+    let disagrees = Abort { site: Some(Cluster::site(1)), ..Abort::of(Cause::ClocksDisagree) };
+    assert_eq!(votes(&mut cluster), [Vote::Refused(Box::new(disagrees))], "a majority says that it is too late");
+}
+
+/// A clock that is wrong for a moment ends rights, and what is read meanwhile cannot have new ones.
+#[test]
+fn right_is_renewed_once_the_clock_is_set_right() {
+    let mut cluster = Cluster::new(3);
+    let x = key(1, "x");
+    commit(&mut cluster, 1, put(&[&x], "1"));
+    cluster.run(20 * SECOND);
+    let seen = warm(&mut cluster, 0, &x);
+    assert_eq!(commit(&mut cluster, 0, Txn::new().read(&x, &seen)), committed(0));
+    cluster.hosts[0].wall += 30 * SECOND as i64;
+    get(&mut cluster, 0, &x).expect("there is a copy");
+    cluster.hosts[0].wall -= 30 * SECOND as i64;
+    for _ in 0..150 {
+        cluster.run(100 * MILLISECOND);
+        get(&mut cluster, 0, &x).expect("there is a copy");
+    }
+    assert_eq!(
+        commit(&mut cluster, 0, Txn::new().read(&x, &seen)),
+        committed(0),
+        "a right is renewed while it is in use"
+    );
 }
 
 /// Rights hold if either pair of clocks is right: here the monotonic one of the holder stood still.

@@ -177,6 +177,8 @@ impl Cluster {
             self.now += self.storage_takes;
             now = self.time(at);
         }
+        // Whoever is said to take part in something may be nowhere.
+        let sites = self.hosts.len();
         let host = &mut self.hosts[at];
         let node = host.node.as_mut().expect("looked at above");
         let view = View::prepare(needed, &Overlay::default(), &host.rows).expect("in memory");
@@ -202,7 +204,7 @@ impl Cluster {
                     if let Some(log) = &mut self.log {
                         log.push((to, Self::site(at), message.clone()));
                     }
-                    if self.cut.contains(&(at, to)) {
+                    if self.cut.contains(&(at, to)) || to >= sites {
                         continue;
                     }
                     let mut delays = vec![DELAY];

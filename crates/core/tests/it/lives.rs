@@ -38,6 +38,33 @@ fn drain_before_the_site_is_confirmed_gives_nothing_away() {
     assert_eq!(cluster.tokens(0, "gpus") + cluster.tokens(1, "gpus"), before, "all that it had is out");
 }
 
+/// A majority does not know better, and lets it serve. One that does answers later.
+#[test]
+fn old_copy_that_serves_is_betrayed_by_a_late_answer() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    let copy = cluster.hosts[1].copy();
+    cluster.cut = vec![(0, 1), (1, 0)];
+    assert!(granted(&cluster.done(1, acquire(3))));
+    cluster.run(2 * SECOND);
+    cluster.kill(1);
+    cluster.hosts[1].put_back(copy);
+    cluster.cut = vec![(2, 1)];
+    cluster.log = Some(Vec::new());
+    cluster.start(1);
+    cluster.run(SECOND / 4);
+    let readiness = |cluster: &Cluster| cluster.hosts[1].node.as_ref().expect("runs").readiness();
+    assert_eq!(readiness(&cluster), Readiness::Ready);
+    let said = cluster.log.take().expect("it was made above").into_iter();
+    let mut answers = said.filter(|(to, from, message)| {
+        (*to, *from) == (1, Cluster::site(2)) && matches!(message.body, Body::Site(SiteMessage::Welcome { .. }))
+    });
+    let (_, from, message) = answers.next().expect("it answers");
+    cluster.feed(1, Input::Message { from, message });
+    assert_eq!(readiness(&cluster), Readiness::Stale, "what came later counts");
+}
+
 /// A site that starts again without its disk is there, and takes nothing before it has an incarnation.
 #[test]
 fn site_that_joins_is_given_nothing_before_it_serves() {

@@ -9,17 +9,18 @@ use slackline_core::api::{
 use slackline_core::avantan::Charter;
 use slackline_core::avantan::subset::{self, Key};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId};
+use slackline_core::id::{Incarnation, OperationId, SessionId};
 use slackline_core::machine::Input;
 use slackline_core::node::Stale;
-use slackline_core::object::Change;
+use slackline_core::object::message::Message;
+use slackline_core::object::{Change, Part};
 use slackline_core::peer::quota::QuotaMessage;
 use slackline_core::peer::{Body, PeerMessage};
 
 use crate::cluster::Cluster;
 use crate::quotas::granted;
 use crate::reclaim::{lose, reclaim};
-use crate::txns::{Txn, bytes, commit, committed, key};
+use crate::txns::{Txn, bytes, commit, committed, key, prepare, tell, value};
 
 fn seat(at: usize, change: SeatChange) -> Operation {
     Operation::Seat { site: Cluster::site(at), change, label: format!("site {at}") }
@@ -78,6 +79,29 @@ fn in_use(cluster: &mut Cluster, at: usize) -> i64 {
 /// The number of quotas that have not recorded the last change, as far as a site knows.
 fn behind(cluster: &Cluster, at: usize) -> u64 {
     cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas.behind()
+}
+
+/// One member is gone, and another joined of which this site has not heard yet. Both are told what was decided; the new one answers for
+/// itself.
+#[test]
+fn member_that_is_not_known_yet_is_not_taken_for_one_that_is_gone() {
+    let mut cluster = cluster(4);
+    cluster.kill(3);
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.done(0, seat(3, SeatChange::Lost)), Outcome::Seated { number: 1 });
+    cluster.run(2 * SECOND);
+    cluster.cut = vec![(0, 2), (2, 0), (1, 2), (2, 1)];
+
+    let id = OperationId { site: Cluster::site(0), incarnation: Incarnation(1), session: SessionId(99), sequence: 1 };
+    let part = Part { writes: vec![("x".into(), Change::Put(bytes("1")))], ..Part::default() };
+    let participants = [2, 4].map(|at| (Cluster::site(at), Incarnation(1)));
+    let asked = prepare(id, cluster.time(2).wall + 5 * SECOND as i64, &participants, part);
+    tell(&mut cluster, 0, 2, Message::Prepare(Box::new(asked)));
+    tell(&mut cluster, 0, 2, Message::Decide { id, commit: true });
+    assert_eq!(value(&mut cluster, 2, &key(2, "x")), Some(bytes("1")), "it is carried out");
+    cluster.run(20 * SECOND);
+    let (_, parts) = cluster.hosts[2].node.as_ref().expect("runs").chapters().txns.under_way();
+    assert_eq!(parts, 1, "the new member may ask what became of it");
 }
 
 fn number(cluster: &Cluster, at: usize) -> u64 {

@@ -1,7 +1,7 @@
 //! Scenarios of what lost storage had, and an operator brings back; named subject_condition_outcome.
 
-use slackline_core::api::{Operation, Outcome, Refusal};
-use slackline_core::clock::SECOND;
+use slackline_core::api::{Operation, Outcome, Refusal, SeatChange};
+use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, SiteSet};
 
 use crate::cluster::{Cluster, DELAY};
@@ -67,6 +67,34 @@ fn tokens_of_lost_storage_come_back_but_for_those_in_use() {
     assert_eq!(cluster.done(EU, release(90)), Outcome::Released { amount: 90 });
     assert_eq!(in_use(&mut cluster), 0);
     assert!(granted(&cluster.done(US, acquire(90))));
+}
+
+/// An election to reclaim what the third had begins while the fourth is declared lost, and ends when it is so. What the fourth has granted is no
+/// part of what was lost with the third.
+#[test]
+fn word_that_is_given_during_a_change_of_the_members_brings_back_nothing_of_who_leaves() {
+    for step in 0..30 {
+        let mut cluster = Cluster::new(5);
+        cluster.done(US, create(500));
+        cluster.run(3 * SECOND);
+        assert!(granted(&cluster.done(3, acquire(60))));
+        lose(&mut cluster, AP);
+        cluster.kill(3);
+        cluster.run(10 * SECOND);
+        let tokens = |cluster: &Cluster| [US, EU, AP, 4].iter().map(|&at| cluster.tokens(at, "gpus")).sum::<i64>();
+        let before = tokens(&cluster);
+        let label = "site 3".to_owned();
+        cluster.submit(US, Operation::Seat { site: Cluster::site(3), change: SeatChange::Lost, label });
+        cluster.run(step * 10 * MILLISECOND);
+        let word = cluster.submit(US, reclaim(&[(AP, 1)], 0));
+        cluster.run(20 * SECOND);
+        let brought = match cluster.outcome(US, word) {
+            Some(Outcome::Reclaimed { brought, .. }) => brought,
+            _ => 0,
+        };
+        assert!(brought <= 100, "conservation: {brought} of 100 come back, asked for {step}0 ms later");
+        assert_eq!(tokens(&cluster), before + brought);
+    }
 }
 
 #[test]

@@ -8,14 +8,16 @@ use slackline_core::api::{Operation, Outcome, Read, Request, Response, SeatChang
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::draft::Draft;
 use slackline_core::draft::buffer::ROOT;
-use slackline_core::id::Incarnation;
+use slackline_core::id::{Incarnation, OperationId, SessionId};
 use slackline_core::machine::ClientId;
+use slackline_core::object::message::Message;
 use slackline_core::object::treaty::{Metric, Statement, TREATIES, Treaty, Tree, equally, treaty_key};
 use slackline_core::object::{Cause, Change, Home, ObjectKey, Part, Seen, Transaction, Value};
 use slackline_core::stats::Rng;
 use slackline_core::txn::counter_of_row;
 
 use crate::cluster::Cluster;
+use crate::txns::{prepare, tell};
 
 /// The sites of a world.
 const SITES: usize = 3;
@@ -524,6 +526,65 @@ fn bytes_in_place_of_a_counter_end_its_treaty() {
     world.cluster.run(3 * SECOND);
     assert_eq!(world.cluster.outcome(0, put), Some(Outcome::Committed { phases: 1 }));
     assert!(world.valid_at(0).is_none(), "it is retracted");
+}
+
+/// The bytes are prepared when the treaty is made: it is not, since nothing could retract it when they are carried out.
+#[test]
+fn treaty_is_not_made_of_what_may_be_no_counter_soon() {
+    let mut world = World::new(1);
+    world.cluster.unruly = None;
+    world.statement = Statement::AtLeast(Metric::Counter(counter(0)), i64::MIN);
+    world.key = treaty_key(0, "t");
+    world.cluster.run(2 * SECOND);
+    let id = OperationId { site: Cluster::site(1), incarnation: Incarnation(1), session: SessionId(99), sequence: 1 };
+    let participants = [0, 1].map(|at| (Cluster::site(at), Incarnation(1)));
+    let put = Change::Put(Value::Bytes(b"no number"[..].into()));
+    let part = Part { writes: vec![("n".into(), put)], ..Part::default() };
+    let asked = prepare(id, world.cluster.time(0).wall + 5 * SECOND as i64, &participants, part);
+    tell(&mut world.cluster, 1, 0, Message::Prepare(Box::new(asked)));
+    world.make(0);
+    world.run(SECOND);
+    assert!(world.valid_at(0).is_none(), "it could never be retracted");
+}
+
+/// A site breaks a treaty while it is cut off, and then its disk is replaced by an older copy, which starts again and again. Others ask it
+/// whether it still has its storage before anybody has told it that it has not.
+#[test]
+fn old_copy_that_nobody_has_betrayed_yet_vouches_for_no_treaty() {
+    let mut world = World::new(1);
+    world.cluster.unruly = None;
+    let sum = Metric::Sum((0..SITES as u16).map(|home| Metric::Counter(counter(home))).collect());
+    world.statement = Statement::AtLeast(sum, 30);
+    world.key = treaty_key(0, "t");
+    world.make(0);
+    world.run(2 * SECOND);
+    assert!(world.valid_at(0).is_some());
+    let copy = world.cluster.hosts[1].copy();
+    // What others have heard of since betrays the copy.
+    let write = |name: &str, delta: i64| {
+        let part = Part { writes: vec![(name.into(), Change::Add(delta))], ..Part::default() };
+        let home = Home { region: 1, incarnation: Incarnation(0), part };
+        let transaction = Transaction { homes: vec![home], max_wait: 8 * SECOND, ..Transaction::default() };
+        Operation::Commit(Box::new(transaction))
+    };
+    world.cluster.done(1, write("other", 1));
+    world.run(2 * SECOND);
+    world.cluster.cut = vec![(1, 0), (0, 1), (1, 2), (2, 1)];
+    for _ in 0..40 {
+        world.cluster.submit(1, write("n", -90));
+        world.run(SECOND);
+    }
+    assert!(!world.is_true(), "it is free of its bound by now");
+
+    world.cluster.kill(1);
+    world.cluster.hosts[1].put_back(copy);
+    world.cluster.cut.clear();
+    for _ in 0..30 {
+        world.cluster.start(1);
+        world.run(70 * MILLISECOND);
+        world.cluster.kill(1);
+        assert!(world.valid_at(0).is_none(), "treaties are true");
+    }
 }
 
 /// Nobody will ever say that it is retracted.

@@ -1,6 +1,6 @@
 //! Scenarios of quotas in trees, named subject_condition_outcome.
 
-use slackline_core::api::{Charter, Hold, Operation, Outcome, Parent, Refusal, Shown};
+use slackline_core::api::{Batch, Charter, Hold, Operation, Outcome, Parent, Refusal, Request, Shown, Submission};
 use slackline_core::clock::SECOND;
 
 use crate::cluster::Cluster;
@@ -184,6 +184,21 @@ fn creations_that_make_no_sense_are_refused() {
     let parent = name.clone();
     name += "/b";
     assert_eq!(cluster.done(0, create(&name, 60, &parent)), refused(Refusal::TooDeep));
+}
+
+/// Where one site is all, a creation is decided in the call in which it comes.
+#[test]
+fn parent_stays_for_a_child_of_the_same_batch() {
+    let mut cluster = Cluster::new(1);
+    assert_eq!(cluster.done(0, create("acme", 90, "")), Outcome::Created { limit: 90 });
+    let (site, incarnation, session) = cluster.session(0);
+    let operations = [create("acme/web", 60, "acme"), delete("acme")].into_iter().zip(11..);
+    let operations = operations.map(|(operation, sequence)| Submission { sequence, timeout: SECOND, operation });
+    let batch = Batch { site, incarnation, session, low: 11, operations: operations.collect() };
+    cluster.request(0, 1, Request::Batch(batch));
+    cluster.run(SECOND);
+    assert_eq!(cluster.outcome(0, 11), Some(Outcome::Created { limit: 60 }));
+    assert_eq!(cluster.outcome(0, 12), Some(refused(Refusal::HasChildren)), "it counts in what is gone");
 }
 
 #[test]

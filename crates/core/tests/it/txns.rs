@@ -77,6 +77,29 @@ pub(crate) fn key(home: u16, name: &str) -> ObjectKey {
     ObjectKey::new(home, name)
 }
 
+/// What a participant is asked by the site of `id`.
+pub(crate) fn prepare(id: OperationId, deadline: i64, participants: &[(SiteId, Incarnation)], part: Part) -> Prepare {
+    Prepare {
+        id,
+        deadline,
+        participants: participants.to_vec(),
+        prepared: SiteSet::default(),
+        part,
+        max_wait: 0,
+        released: Default::default(),
+        rank: Rank::LAST,
+        is_check: false,
+        is_untimed: false,
+    }
+}
+
+/// A site is told something about transactions by another, whatever that has said so far.
+pub(crate) fn tell(cluster: &mut Cluster, from: usize, at: usize, message: Message) {
+    let body = Body::Txn(Box::new(message));
+    let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, members: 0, body };
+    cluster.feed(at, Input::Message { from: Cluster::site(from), message });
+}
+
 fn begin_read(cluster: &mut Cluster, at: usize, gets: &[ObjectKey], scans: Vec<(u16, Span)>, fresh: bool) {
     let read = Read { token: 7, gets: gets.to_vec(), scans, fresh, upkeep: false, timeout: SECOND, claim: None };
     cluster.request(at, 70, Request::Read(Box::new(read)));
@@ -856,18 +879,9 @@ fn what_is_not_sound_is_refused_without_a_look_at_storage() {
             claim: None,
         };
         let part = Part { scans: vec![(span.clone(), Vec::new())], ..Part::default() };
-        let prepare = Prepare {
-            id: OperationId { site: Cluster::site(1), incarnation: Incarnation(1), session: SessionId(1), sequence: 1 },
-            deadline: i64::MAX,
-            participants: vec![(Cluster::site(0), Incarnation(1))],
-            prepared: SiteSet::default(),
-            part: part.clone(),
-            max_wait: 0,
-            released: Default::default(),
-            rank: Rank::LAST,
-            is_check: false,
-            is_untimed: false,
-        };
+        let id =
+            OperationId { site: Cluster::site(1), incarnation: Incarnation(1), session: SessionId(1), sequence: 1 };
+        let prepare = prepare(id, i64::MAX, &[(Cluster::site(0), Incarnation(1))], part.clone());
         let messages = [Message::Fetch(Box::new(fetch)), Message::Prepare(Box::new(prepare))];
         for message in messages {
             let body = Body::Txn(Box::new(message));

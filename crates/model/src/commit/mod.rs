@@ -472,7 +472,7 @@ impl Setup {
         state.fates[number].is_submitted = true;
         let needs = |txns: &Txns, here: &Here, needed: &mut KeySet| txns.request_needs(here, &batch, needed);
         self.turn(state, at, true, &needs, &|txns, turn, view| {
-            let order = Order { ticket, operation: operation(), timeout: TIMEOUT, low: 1, digest: 1 };
+            let order = Order { ticket, operation: &mut operation(), timeout: TIMEOUT, low: 1, digest: 1 };
             *outcome.borrow_mut() = txns.execute(turn, view, order);
         });
         if let Some(outcome) = outcome.into_inner() {

@@ -273,6 +273,11 @@ impl Leaves {
                 return Err(Abort { site: Some(site), ..Abort::of(Cause::Malformed) });
             }
             for (_, terms, bound) in &note.clauses {
+                // What may be no counter soon would be in no number, and no slack enough for the write that is prepared already.
+                if let Some(term) = terms.iter().find(|term| locks.may_be_no_counter(&term.name)) {
+                    return Err(Abort::about(Cause::Changed, site, &term.name));
+                }
+
                 // Inequalities are validated, not versions: counters change all the time, and a treaty could never be made
                 // otherwise. What is undecided counts as where a write is judged.
                 let least: i128 =
