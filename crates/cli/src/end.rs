@@ -19,9 +19,16 @@ use crate::waited::Answered;
 /// Prints text or JSON that is safe on a terminal: in JSON, escaped characters stand in strings, and mean the same there. A reader
 /// that has gone away, as `head` does, is no failure of the command.
 pub(crate) fn say(line: impl Display) {
+    write_or_end(line, |error| error.kind() == io::ErrorKind::BrokenPipe);
+}
+
+/// Prints what a command has done, unless the error that stands in its way changes nothing.
+fn write_or_end(line: impl Display, is_harmless: impl Fn(&io::Error) -> bool) {
     let line = line.to_string();
     let line = safe(&line);
-    if let Err(error) = write_out(&line) {
+    if let Err(error) = write_out(&line)
+        && !is_harmless(&error)
+    {
         // The command has done its work, and its output may be needed to undo it: a grant's id.
         complain(format_args!(
             "slackline: done, but standard output cannot be written ({error}); the output is: {line}"
@@ -41,10 +48,7 @@ fn announce(line: impl Display) {
 
 fn write_out(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    match writeln!(out, "{line}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
-    }
+    writeln!(out, "{line}").and_then(|()| out.flush())
 }
 
 /// Prints a line on standard error. Nobody may be reading there, which changes nothing of what the command has done: the exit status
@@ -69,6 +73,8 @@ pub(crate) struct End {
     answered: Option<Answered>,
     /// For people: the time that the answer took, in a line on standard error, so that standard output is the answer alone.
     time: Option<String>,
+    /// True if it is needed to undo what was done: a reader that has gone away must not take it along.
+    is_needed: bool,
 }
 
 impl End {
@@ -79,7 +85,12 @@ impl End {
 
     /// The output is text alone.
     pub(crate) fn of_text(text: impl Into<String>) -> Self {
-        Self { json: String::new(), text: text.into(), answered: None, time: None }
+        Self { json: String::new(), text: text.into(), answered: None, time: None, is_needed: false }
+    }
+
+    /// The same output, which is needed to undo what was done.
+    pub(crate) fn needed(self) -> Self {
+        Self { is_needed: true, ..self }
     }
 
     /// The same output, with the sites that the answer came from.
@@ -114,11 +125,11 @@ impl End {
     }
 
     pub(crate) fn print(&self, json: bool) {
-        match json {
-            true if self.json.is_empty() => {}
-            true => say(&self.json),
-            false if self.text.is_empty() => {}
-            false => say(&self.text),
+        let line = if json { &self.json } else { &self.text };
+        match () {
+            () if line.is_empty() => {}
+            () if self.is_needed => write_or_end(line, |_| false),
+            () => say(line),
         }
         if let Some(time) = self.time.as_ref().filter(|_| !json) {
             complain(safe_line(time));

@@ -198,6 +198,20 @@ fn standard_error_that_cannot_be_written_changes_no_status() {
     assert!(serde_json::from_slice::<serde_json::Value>(&ended.stdout).is_ok(), "{ended:?}");
 }
 
+/// Nobody else knows the id of a grant: one that goes into a pipe which nobody reads is told on standard error, and is no success.
+#[test]
+fn grant_that_nobody_reads_is_told_on_standard_error() {
+    let cluster = Server::start(&["dev", "--port", "0", "--json", "--memory"]);
+    assert_eq!(cluster.run(&["quota", "create", "gpus", "--limit", "9"]).status, 0);
+    let script = r#"{ "$0" quota acquire gpus 1 --connect "$1"; echo "status $?" >&2; } | true"#;
+    let unread = std::process::Command::new("sh")
+        .args(["-c", &format!("sleep 0.2; {script}"), env!("CARGO_BIN_EXE_slackline"), &cluster.connect])
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&unread.stderr);
+    assert!(said.contains("granted 1 of gpus") && said.contains("status 1"), "{said}");
+}
+
 /// The disk on which the logs are may be the one that is full, and the terminal that started the site gone. It serves all the same.
 #[cfg(target_os = "linux")]
 #[test]

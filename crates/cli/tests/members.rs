@@ -138,6 +138,12 @@ fn site_is_added_and_another_lost_while_the_books_stay_exact() {
     let remove = ["site", "remove", "sa", "--json"];
     assert_eq!(cluster.run(&remove).json()["reason"], json!("not_drained"));
     assert_eq!(cluster.run(&["site", "drain", "sa"]).status, 0);
+    let status = cluster.run(&["status", "--json"]).json();
+    let drained: Vec<&Value> =
+        status["sites"].as_array().expect("sites").iter().filter(|site| site["drained"] == json!(true)).collect();
+    assert_eq!(drained.iter().map(|site| &site["site"]).collect::<Vec<_>>(), [&json!("sa")]);
+    let alone = cluster.run(&["quota", "acquire", "gpus", "1", "--site", "sa", "--deadline", "1s", "--json"]);
+    assert_eq!((alone.status, &alone.json()["reason"]), (1, &json!("not_ready")), "{alone:?}");
     let refused = || cluster.run(&remove);
     let refused = eventually("its tokens are elsewhere", refused, |refused| refused.json()["reason"] != "has_tokens");
     assert_eq!((refused.status, refused.json()["reason"].clone()), (1, json!("has_grants")), "{refused:?}");

@@ -900,4 +900,6 @@ pub struct Status {
     pub sessions: u64,
     /// The number of the last change of the members that it knows of; zero if they never changed.
     pub membership: u64,
+    /// True if an operator has drained it: it gives its tokens away, takes releases, and grants nothing.
+    pub drained: bool,
 }

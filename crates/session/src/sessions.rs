@@ -519,7 +519,8 @@ impl Sessions {
         let is_waited_for = call.is_waited_for();
         match call.id {
             None if is_waited_for => {
-                let why = self.stream.closed_door.map_or(NotTaken::DeadlinePassed, NotTaken::Refused);
+                let why = self.stream.closed_door.or(call.refused);
+                let why = why.map_or(NotTaken::DeadlinePassed, NotTaken::Refused);
                 self.tell(key, Reply::NotTaken(why), wakers);
             }
             // The queue that holds its key empties the slot.

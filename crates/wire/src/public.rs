@@ -663,7 +663,8 @@ same_fields! {
     ShownSite = v1::ShownSite { site, tokens, set_aside, incarnation; age = age_us }
     Listed = v1::Listed { name, limit, tokens; parent = parent_bytes }
     Status = v1::StatusReply {
-        site, incarnation, life, readiness, waiting_for, peers, quotas, unrecorded, sessions, membership
+        site, incarnation, life, readiness, waiting_for, peers, quotas, unrecorded, sessions, membership,
+        drained
         and clock: ClockStatus { epsilon = epsilon_us, error = clock_error_us, is_trusted = clock_trusted }
     }
     PeerStatus = v1::PeerStatus { site, up, incarnation, unrecorded; rtt = rtt_us, offset = offset_us }

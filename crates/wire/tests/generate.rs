@@ -684,6 +684,7 @@ impl Generator {
             unrecorded: self.number(),
             sessions: self.number(),
             membership: self.number(),
+            drained: self.flag(),
         }
     }
 

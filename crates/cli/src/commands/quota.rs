@@ -150,11 +150,19 @@ fn refill(text: &str) -> Result<Refill, String> {
     let (tokens, period) = text.split_once('/').ok_or("say how many tokens in which time, such as 1500/1s")?;
     let tokens: u64 = tokens.parse().map_err(|_| format!("\"{tokens}\" is not a number of tokens"))?;
     let period = duration::parse(period)?;
+    if period.is_zero() {
+        return Err("tokens are refilled in a time that is more than nothing, such as 1500/1s".to_owned());
+    }
     if tokens == 0 {
         return Err("a rate of 0 refills nothing: leave --refill out".to_owned());
     }
     if refill_millionths(tokens, period).is_none() {
-        return Err("the rate is out of range: the slowest is one token in 1000000s".to_owned());
+        let end = if tokens as f64 / period.as_secs_f64() < 1.0 {
+            "the slowest is one token in 1000000s"
+        } else {
+            "no quota is refilled as fast"
+        };
+        return Err(format!("the rate is out of range: {end}"));
     }
     Ok(Refill { tokens, period })
 }
@@ -349,7 +357,8 @@ fn granted(grant: &Grant, refills: bool) -> End {
     let fence = format!("fence {}.{}", fence.incarnation.0, fence.number);
     let text = format!("granted {amount} of {quota} at {site}: {id} ({fence})\n{end}");
 
-    End::new(json, text).answered(Answered::by(Some(site)))
+    // Nobody else knows its id.
+    End::new(json, text).needed().answered(Answered::by(Some(site)))
 }
 
 /// Gives back what is not used of a grant

@@ -25,7 +25,8 @@ With --json:
    \"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"because\", \"waiting_for\",
               \"unrecorded\",
               \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
-  and more (member is false for a site that is gone); for a site that is not up clock_error_us is null, rtt_ms empty.
+  and more (member is false for a site that is gone, drained is true for one that
+  grants nothing by an operator's word); for a site that is not up clock_error_us is null, rtt_ms empty.
   unrecorded is the number of quotas of which the site has no tokens yet,
   because its storage is new, or that have not recorded the last change of
   the members; null as long as too few sites answer.
@@ -74,6 +75,7 @@ fn site_json(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Value {
         "quotas": state.map(|state| state.quotas),
         "unrecorded": site.unrecorded(all),
         "membership": state.map(|state| state.membership),
+        "drained": state.map(|state| state.drained),
         "member": !site.is_gone,
         "sessions": state.map(|state| state.sessions),
         "rtt_ms": round_trips.collect::<Map<String, Value>>(),
@@ -108,6 +110,12 @@ fn notes(site: &SiteStatus, all: &[SiteStatus], client: &Client) -> Vec<String> 
             notes.push(format!("{name}: its disk is full, or a disk quota is used up: free some space."));
         }
         _ => {}
+    }
+
+    if site.state.as_ref().is_some_and(|state| state.drained) && !site.is_gone {
+        notes.push(format!(
+            "{name}: it was drained: it takes releases, and grants nothing; `slackline site drain {name} --undo` ends that."
+        ));
     }
 
     if site.is_gone {

@@ -238,6 +238,7 @@ impl Node {
             unrecorded: 0,
             sessions: self.sessions.len() as u64,
             membership: self.members.roster.number,
+            drained: self.identity.drained.is_some(),
         };
         self.chapters.all().into_iter().for_each(|chapter| chapter.describe(&mut status));
         status

@@ -147,6 +147,7 @@ impl Sessions {
             }
             Refusal::NotReady if call.terms.pinned => {
                 call.start_again();
+                call.refused = Some(refusal);
                 self.park(now + NOT_READY_PAUSE, Parked::Call(key));
             }
             refusal => self.finish(key, Reply::NotTaken(NotTaken::Refused(refusal)), now, wakers),

@@ -4,6 +4,7 @@ use std::ops::{Index, IndexMut};
 use std::task::Waker;
 use std::time::Duration;
 
+use slackline_core::api::Refusal;
 use slackline_core::id::OperationId;
 
 use crate::command::{CallKey, Command, Finished, Reply, Terms};
@@ -42,6 +43,8 @@ pub(super) struct Call {
     /// True while a queue of calls that are to be issued holds its key. The slot stays in use as long, so that the key there
     /// names no other call.
     pub(super) queued: bool,
+    /// Why its site refused it last, for now, and did not carry it out; none if it never did.
+    pub(super) refused: Option<Refusal>,
     /// Who waits for it.
     pub(super) audience: Audience,
 }
@@ -73,6 +76,7 @@ impl Call {
             watched: false,
             known: false,
             queued: true,
+            refused: None,
             audience,
         }
     }
@@ -90,6 +94,7 @@ impl Call {
             watched: false,
             known: true,
             queued: false,
+            refused: None,
             audience: Audience::Detached,
         }
     }

@@ -497,6 +497,11 @@ fn site_that_is_not_ready_turns_away_but_keeps_the_pinned() {
     assert!(script.poll(pinned).is_none());
     script.sweep(SECOND);
     assert_eq!(sequences(&script.batch().expect("put off")), [2]);
+    // Its caller hears at the deadline what the site has said, and not that there was no connection.
+    script.answer(1, &[(2, Outcome::Refused(Refusal::NotReady))]);
+    script.sweep(3_600 * SECOND);
+    let finished = script.poll(pinned).expect("its time is up");
+    assert!(matches!(finished.reply, Reply::NotTaken(NotTaken::Refused(Refusal::NotReady))));
 }
 
 #[test]
