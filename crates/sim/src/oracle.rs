@@ -344,9 +344,12 @@ impl Oracle {
             return at;
         }
 
-        // A name that was deleted and created is so in its next life, too.
+        // A name that was deleted and created is so in its next life, too. And one that refills does: it may have been forgotten before it was
+        // created for the first time.
         let before = life.checked_sub(1).and_then(|life| self.names.get(&(name.to_owned(), life)));
-        let deletable = before.is_some_and(|&before| self.books[before].deletable);
+        let before = before.map(|&before| &self.books[before]);
+        let deletable = before.is_some_and(|before| before.deletable);
+        let refills = before.is_some_and(|before| before.refills);
 
         let at = self.books.len();
         self.names.insert(key, at);
@@ -364,7 +367,7 @@ impl Oracle {
             countings: Vec::new(),
             created: None,
             deletable,
-            refills: false,
+            refills,
             granted: Vec::new(),
         });
 
