@@ -24,9 +24,7 @@ pub(crate) fn say(line: impl Display) {
 
 /// Prints what a command has done, unless the error that stands in its way changes nothing.
 fn write_or_end(line: impl Display, is_harmless: impl Fn(&io::Error) -> bool) {
-    let line = line.to_string();
-    let line = safe(&line);
-    if let Err(error) = write_out(&line)
+    if let Err((error, line)) = write_out(line)
         && !is_harmless(&error)
     {
         // The command has done its work, and its output may be needed to undo it: a grant's id.
@@ -39,16 +37,16 @@ fn write_or_end(line: impl Display, is_harmless: impl Fn(&io::Error) -> bool) {
 
 /// Prints what a program that goes on has to say of itself. It does what it was started for, whether anybody can read that or not.
 fn announce(line: impl Display) {
-    let line = line.to_string();
-    let line = safe(&line);
-    if let Err(error) = write_out(&line) {
+    if let Err((error, line)) = write_out(line) {
         complain(format_args!("slackline: standard output cannot be written ({error}); it would be: {line}"));
     }
 }
 
-fn write_out(line: &str) -> io::Result<()> {
+/// Prints a line on standard output. An error comes with the line that it has cost.
+fn write_out(line: impl Display) -> Result<(), (io::Error, String)> {
+    let line = safe(&line.to_string()).into_owned();
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush())
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| (error, line))
 }
 
 /// Prints a line on standard error. Nobody may be reading there, which changes nothing of what the command has done: the exit status

@@ -135,16 +135,16 @@ impl Connection {
 /// begun in time. In the last part of the time that is given none is begun: sites far away could not answer any more.
 pub(crate) async fn each<T, R: Send + 'static, F: Future<Output = R> + Send + 'static>(
     items: Vec<T>,
-    within: Duration,
+    until: Instant,
     work: impl Fn(T, Duration) -> F,
 ) -> Vec<Option<R>> {
-    let until = Instant::now() + within;
+    let least = until.saturating_duration_since(Instant::now()) / 4;
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
     let (mut left, mut tasks) = (items.into_iter().enumerate(), JoinSet::new());
     loop {
         while tasks.len() < AT_ONCE {
             let time = until.saturating_duration_since(Instant::now());
-            let Some((at, item)) = left.next().filter(|_| time > within / 4) else { break };
+            let Some((at, item)) = left.next().filter(|_| time > least) else { break };
             let task = work(item, time);
             tasks.spawn(async move { (at, task.await) });
         }
@@ -210,10 +210,10 @@ mod tests {
                 }
             };
             let all: Vec<usize> = (0..3 * AT_ONCE).collect();
-            let done = each(all.clone(), Duration::from_secs(60), work).await;
+            let done = each(all.clone(), Instant::now() + Duration::from_secs(60), work).await;
             assert_eq!(done, all.iter().copied().map(Some).collect::<Vec<_>>());
             assert_eq!(most.load(Ordering::Relaxed), AT_ONCE);
-            assert_eq!(each(vec![1, 2], Duration::ZERO, work).await, [None, None]);
+            assert_eq!(each(vec![1, 2], Instant::now(), work).await, [None, None]);
         });
     }
 }

@@ -835,8 +835,7 @@ impl Tree {
             let mut levels = Vec::new();
             add_levels(&listed, &name, 0, &mut levels);
             let quotas = levels.iter().map(|(_, level)| client.quota(&level.name)).collect();
-            let left = until.saturating_duration_since(Instant::now());
-            let shown = each(quotas, left, |quota, left| async move { quota.show_within(left).await }).await;
+            let shown = each(quotas, until, |quota, left| async move { quota.show_within(left).await }).await;
 
             let (mut rows, mut missing) = (Vec::new(), BTreeSet::new());
             let mut table = Table::new(&["QUOTA", "#LIMIT", "#IN USE", "#FREE"]);

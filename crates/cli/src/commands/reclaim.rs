@@ -1,6 +1,6 @@
 //! `slackline quota reclaim`: brings back what lost storage had.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
@@ -72,7 +72,7 @@ impl Reclaim {
                 None if still_in_use > 0 => Err(Finish::WrongUse(
                     "--all takes --still-in-use 0 alone: tokens in use are tokens of one quota, so name it".into(),
                 )),
-                None => every(&client, &lost, until.saturating_duration_since(Instant::now()), json).await,
+                None => every(&client, &lost, until, json).await,
             }
         })
     }
@@ -89,20 +89,13 @@ async fn one(client: &Client, name: &str, lost: Vec<(SiteId, Incarnation)>, in_u
     Ok(End::new(json, text).answered(Answered::by(None)))
 }
 
-async fn every(
-    client: &Client,
-    lost: &[(SiteId, Incarnation)],
-    within: Duration,
-    is_json: bool,
-) -> Result<End, Finish> {
+async fn every(client: &Client, lost: &[(SiteId, Incarnation)], until: Instant, is_json: bool) -> Result<End, Finish> {
     let (mut quotas, mut refused) = (Vec::new(), Vec::new());
     let (mut unknown, mut untried) = (Vec::new(), Vec::new());
     let mut table = Table::new(&["NAME", "#RECLAIMED", "REFUSED"]);
-    let until = Instant::now() + within;
     let listed = client.list().await?;
     let calls = listed.iter().map(|quota| client.quota(&quota.name).reclaim(lost.iter().copied(), 0)).collect();
-    let left = until.saturating_duration_since(Instant::now());
-    let ended = each(calls, left, |call, left| async move { call.deadline(left).await.done() }).await;
+    let ended = each(calls, until, |call, left| async move { call.deadline(left).await.done() }).await;
     for (quota, ended) in listed.into_iter().zip(ended) {
         let Some(ended) = ended else {
             untried.push(quota.name);

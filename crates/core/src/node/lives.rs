@@ -79,8 +79,7 @@ impl Node {
                 if (nonce, start) == (self.identity.nonce, self.identity.asking.start) {
                     // A majority has let it serve already. Whoever is farther away may know better, as when it sends a ping.
                     let betrayed = self.identity.betrayed_by(self.log.last, known, position);
-                    if let Some(stale) = betrayed.filter(|_| self.is_serving()) {
-                        self.identity.betray(stale);
+                    if self.stops_serving(betrayed) {
                         return None;
                     }
                     let before = self.identity.comes_after();
@@ -105,9 +104,7 @@ impl Node {
                 // from now on would be lost with this storage.
                 let betrayed = self.identity.replaced_by(known, noted);
                 let betrayed = betrayed.or_else(|| self.identity.betrayed_by(self.log.last, known, position));
-                let betrayed = betrayed.filter(|_| self.is_serving());
-                if let Some(stale) = betrayed {
-                    self.identity.betray(stale);
+                if self.stops_serving(betrayed) {
                     return None;
                 }
                 // Who does not know yet which members are gone may still believe what these say of their storage. What rests on it here
@@ -137,6 +134,13 @@ impl Node {
             }
             other => Some(other),
         }
+    }
+
+    /// Stops a site that serves, if there is evidence that its storage is an old copy; returns true if it does.
+    fn stops_serving(&mut self, betrayed: Option<Stale>) -> bool {
+        let Some(stale) = betrayed.filter(|_| self.is_serving()) else { return false };
+        self.identity.betray(stale);
+        true
     }
 
     /// Notes an incarnation for another site that starts, if its storage is new and that may be; returns this site's

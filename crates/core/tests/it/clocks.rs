@@ -2,16 +2,16 @@
 
 use slackline_core::api::{Hold, Operation, Outcome, Readiness, Shown};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId, SessionId};
+use slackline_core::id::Incarnation;
 use slackline_core::object::message::{Message, Prepare, Vote};
-use slackline_core::object::{Abort, Cause, Change, ObjectKey, Part};
+use slackline_core::object::{Abort, Cause, Change, ObjectKey, Part, Seen};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::right::POSTPONED;
 use slackline_core::warranty::LEASE;
 
 use crate::cluster::{Cluster, DELAY};
 use crate::quotas::{create, granted};
-use crate::txns::{Txn, bytes, cause, commit, committed, get, key, prepare, tell, value, warm};
+use crate::txns::{Txn, asked_by, bytes, cause, commit, committed, get, key, prepare, tell, value, warm};
 
 const HOUR: i64 = 3_600 * SECOND as i64;
 
@@ -185,7 +185,7 @@ fn site_that_distrusts_its_clock_sets_no_deadline_for_others() {
 fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
     let mut cluster = Cluster::new(3);
     cluster.run(2 * SECOND);
-    let id = OperationId { site: Cluster::site(0), incarnation: Incarnation(1), session: SessionId(99), sequence: 1 };
+    let id = asked_by(0);
     let part = Part { writes: vec![("x".to_owned(), Change::Put(bytes("1")))], ..Part::default() };
     let participants = vec![(Cluster::site(1), Incarnation(1)), (Cluster::site(2), Incarnation(1))];
     let deadline = cluster.time(1).wall + 60 * SECOND as i64;
@@ -217,7 +217,7 @@ fn participant_takes_no_deadline_that_is_too_far_ahead_now_or_later() {
 fn check_of_reads_is_judged_by_no_clock_that_was_set_back() {
     let mut cluster = Cluster::new(5);
     cluster.run(2 * SECOND);
-    let id = OperationId { site: Cluster::site(0), incarnation: Incarnation(1), session: SessionId(99), sequence: 1 };
+    let id = asked_by(0);
     let part = Part { reads: vec![("x".to_owned(), 0)], ..Part::default() };
     let asked = prepare(id, cluster.time(1).wall + SECOND as i64, &[(Cluster::site(1), Incarnation(1))], part);
     let check = Message::Prepare(Box::new(Prepare { is_check: true, ..asked }));
@@ -249,15 +249,21 @@ fn check_of_reads_is_judged_by_no_clock_that_was_set_back() {
     assert_eq!(votes(&mut cluster), [Vote::Refused(Box::new(disagrees))], "a majority says that it is too late");
 }
 
-/// A clock that is wrong for a moment ends rights, and what is read meanwhile cannot have new ones.
-#[test]
-fn right_is_renewed_once_the_clock_is_set_right() {
+/// A cluster whose first site has a right over an object of the second; the object, and what was seen of it.
+fn with_a_right() -> (Cluster, ObjectKey, Seen) {
     let mut cluster = Cluster::new(3);
     let x = key(1, "x");
     commit(&mut cluster, 1, put(&[&x], "1"));
     cluster.run(20 * SECOND);
     let seen = warm(&mut cluster, 0, &x);
     assert_eq!(commit(&mut cluster, 0, Txn::new().read(&x, &seen)), committed(0));
+    (cluster, x, seen)
+}
+
+/// A clock that is wrong for a moment ends rights, and what is read meanwhile cannot have new ones.
+#[test]
+fn right_is_renewed_once_the_clock_is_set_right() {
+    let (mut cluster, x, seen) = with_a_right();
     cluster.hosts[0].wall += 30 * SECOND as i64;
     get(&mut cluster, 0, &x).expect("there is a copy");
     cluster.hosts[0].wall -= 30 * SECOND as i64;
@@ -275,12 +281,7 @@ fn right_is_renewed_once_the_clock_is_set_right() {
 /// Rights hold if either pair of clocks is right: here the monotonic one of the holder stood still.
 #[test]
 fn right_is_not_relied_upon_after_a_suspension_longer_than_it() {
-    let mut cluster = Cluster::new(3);
-    let x = key(1, "x");
-    commit(&mut cluster, 1, put(&[&x], "1"));
-    cluster.run(20 * SECOND);
-    let seen = warm(&mut cluster, 0, &x);
-    assert_eq!(commit(&mut cluster, 0, Txn::new().read(&x, &seen)), committed(0));
+    let (mut cluster, x, seen) = with_a_right();
     cluster.suspend(0, 15 * SECOND, false);
     assert_eq!(commit(&mut cluster, 1, put(&[&x], "2")), committed(1));
     let read = cluster.submit(0, Txn::new().read(&x, &seen).operation());

@@ -9,7 +9,7 @@ use slackline_core::api::{
 use slackline_core::avantan::Charter;
 use slackline_core::avantan::subset::{self, Key};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{Incarnation, OperationId, SessionId};
+use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::Input;
 use slackline_core::node::Stale;
 use slackline_core::object::message::Message;
@@ -20,7 +20,7 @@ use slackline_core::peer::{Body, PeerMessage};
 use crate::cluster::Cluster;
 use crate::quotas::granted;
 use crate::reclaim::{lose, reclaim};
-use crate::txns::{Txn, bytes, commit, committed, key, prepare, tell, value};
+use crate::txns::{Txn, asked_by, bytes, commit, committed, key, prepare, tell, value};
 
 fn seat(at: usize, change: SeatChange) -> Operation {
     Operation::Seat { site: Cluster::site(at), change, label: format!("site {at}") }
@@ -92,7 +92,7 @@ fn member_that_is_not_known_yet_is_not_taken_for_one_that_is_gone() {
     cluster.run(2 * SECOND);
     cluster.cut = vec![(0, 2), (2, 0), (1, 2), (2, 1)];
 
-    let id = OperationId { site: Cluster::site(0), incarnation: Incarnation(1), session: SessionId(99), sequence: 1 };
+    let id = asked_by(0);
     let part = Part { writes: vec![("x".into(), Change::Put(bytes("1")))], ..Part::default() };
     let participants = [2, 4].map(|at| (Cluster::site(at), Incarnation(1)));
     let asked = prepare(id, cluster.time(2).wall + 5 * SECOND as i64, &participants, part);

@@ -8,7 +8,7 @@ use slackline_core::api::{Operation, Outcome, Read, Request, Response, SeatChang
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::draft::Draft;
 use slackline_core::draft::buffer::ROOT;
-use slackline_core::id::{Incarnation, OperationId, SessionId};
+use slackline_core::id::Incarnation;
 use slackline_core::machine::ClientId;
 use slackline_core::object::message::Message;
 use slackline_core::object::treaty::{Metric, Statement, TREATIES, Treaty, Tree, equally, treaty_key};
@@ -17,7 +17,7 @@ use slackline_core::stats::Rng;
 use slackline_core::txn::counter_of_row;
 
 use crate::cluster::Cluster;
-use crate::txns::{prepare, tell};
+use crate::txns::{asked_by, prepare, tell};
 
 /// The sites of a world.
 const SITES: usize = 3;
@@ -120,6 +120,15 @@ impl World {
         let (bounds, lost) = (Bounds { has_transfers, ..Bounds::default() }, BTreeMap::new());
         let key = treaty_key(rng.below(SITES as u64) as u16, "t");
         Self { cluster, rng, statement, key, tree, bounds, lost, made: 0, relied: 0 }
+    }
+
+    /// A world in which nothing is lost or late, and the treaty is at home at the first site; it says this, if that is given.
+    fn calm(statement: Option<Statement>) -> Self {
+        let mut world = Self::new(1);
+        world.cluster.unruly = None;
+        world.key = treaty_key(0, "t");
+        world.statement = statement.unwrap_or(world.statement);
+        world
     }
 
     /// What a counter has come to: of its home's last incarnation, as its disk has it.
@@ -511,10 +520,7 @@ fn rate_is_counted_on_as_long_as_it_is_given() {
 /// The bound is as low as a number can be. Bytes in place of the counter leave no number of it at all, and no slack would be enough.
 #[test]
 fn bytes_in_place_of_a_counter_end_its_treaty() {
-    let mut world = World::new(1);
-    world.cluster.unruly = None;
-    world.statement = Statement::AtLeast(Metric::Counter(counter(0)), i64::MIN);
-    world.key = treaty_key(0, "t");
+    let mut world = World::calm(Some(Statement::AtLeast(Metric::Counter(counter(0)), i64::MIN)));
     world.make(0);
     world.run(SECOND);
     assert!(world.valid_at(0).is_some());
@@ -531,12 +537,9 @@ fn bytes_in_place_of_a_counter_end_its_treaty() {
 /// The bytes are prepared when the treaty is made: it is not, since nothing could retract it when they are carried out.
 #[test]
 fn treaty_is_not_made_of_what_may_be_no_counter_soon() {
-    let mut world = World::new(1);
-    world.cluster.unruly = None;
-    world.statement = Statement::AtLeast(Metric::Counter(counter(0)), i64::MIN);
-    world.key = treaty_key(0, "t");
+    let mut world = World::calm(Some(Statement::AtLeast(Metric::Counter(counter(0)), i64::MIN)));
     world.cluster.run(2 * SECOND);
-    let id = OperationId { site: Cluster::site(1), incarnation: Incarnation(1), session: SessionId(99), sequence: 1 };
+    let id = asked_by(1);
     let participants = [0, 1].map(|at| (Cluster::site(at), Incarnation(1)));
     let put = Change::Put(Value::Bytes(b"no number"[..].into()));
     let part = Part { writes: vec![("n".into(), put)], ..Part::default() };
@@ -551,11 +554,8 @@ fn treaty_is_not_made_of_what_may_be_no_counter_soon() {
 /// whether it still has its storage before anybody has told it that it has not.
 #[test]
 fn old_copy_that_nobody_has_betrayed_yet_vouches_for_no_treaty() {
-    let mut world = World::new(1);
-    world.cluster.unruly = None;
     let sum = Metric::Sum((0..SITES as u16).map(|home| Metric::Counter(counter(home))).collect());
-    world.statement = Statement::AtLeast(sum, 30);
-    world.key = treaty_key(0, "t");
+    let mut world = World::calm(Some(Statement::AtLeast(sum, 30)));
     world.make(0);
     world.run(2 * SECOND);
     assert!(world.valid_at(0).is_some());
@@ -590,9 +590,7 @@ fn old_copy_that_nobody_has_betrayed_yet_vouches_for_no_treaty() {
 /// Nobody will ever say that it is retracted.
 #[test]
 fn treaty_ends_with_its_home_that_is_lost_for_good() {
-    let mut world = World::new(1);
-    world.cluster.unruly = None;
-    world.key = treaty_key(0, "t");
+    let mut world = World::calm(None);
     world.make(0);
     world.run(SECOND);
     let leaves = |world: &World, at: usize| {

@@ -77,6 +77,11 @@ pub(crate) fn key(home: u16, name: &str) -> ObjectKey {
     ObjectKey::new(home, name)
 }
 
+/// An operation that a site never sees: others are asked in its name.
+pub(crate) fn asked_by(at: usize) -> OperationId {
+    OperationId { site: Cluster::site(at), incarnation: Incarnation(1), session: SessionId(99), sequence: 1 }
+}
+
 /// What a participant is asked by the site of `id`.
 pub(crate) fn prepare(id: OperationId, deadline: i64, participants: &[(SiteId, Incarnation)], part: Part) -> Prepare {
     Prepare {
