@@ -50,8 +50,8 @@
 //!
 //! Calls of one client to one site share a stream. While a batch is under way, new calls gather; when the site has
 //! answered, they go as the next batch. A thousand concurrent callers therefore cost little more than one. Bounds, per
-//! site: 65,536 calls may wait to be sent, 65,536 may wait there for tokens; beyond that calls are refused as
-//! [overloaded](Reason::Overloaded).
+//! site: 65,536 calls may wait to be sent, beyond which calls are refused as [overloaded](Reason::Overloaded); 65,536 may wait
+//! there, half of them in line for as long as their callers like; the others wait here until there is room.
 
 mod asking;
 mod call;

@@ -165,6 +165,11 @@ impl Command {
         matches!(self, Command::Acquire { .. })
     }
 
+    /// True if it may stay in line at its site for as long as its caller likes.
+    pub(crate) fn stays(&self) -> bool {
+        matches!(self, Command::Acquire { waits: true, .. })
+    }
+
     pub(crate) fn is_release(&self) -> bool {
         matches!(self, Command::Release { .. } | Command::ReleaseGrant { .. })
     }

@@ -27,7 +27,8 @@
 //!    batches under way, so that client, site and disk work at the same time (two cores, a durable site, 512 callers:
 //!    840,000 grants a second, with two batches 810,000, with one 650,000; 64 callers gain nothing, so they stay with one).
 //! 5. A session holds at most 1,024 sequences from the lowest that somebody cares about. Calls that wait long use that
-//!    window up; then another session is opened.
+//!    window up; then another session is opened. Acquires that stay in line have sessions of their own, at most half of all: one of
+//!    them would keep a whole window from moving on, and with it, perhaps, the release that it waits for.
 //! 6. **Patience.** A call is *quiet* from when it was taken in, or sent, until the site has answered its batch in any way, and
 //!    again from when the connection is lost. So a call that waits for tokens at a site that is alive is not quiet. A call that has
 //!    been quiet for its patience does not hold its caller up:
@@ -286,15 +287,15 @@ impl Sessions {
 
     /// Calls that have not left, and need not leave from here, may go elsewhere.
     pub fn turn_away(&mut self, why: NotTaken, wakers: &mut Vec<Waker>) {
-        for _ in 0..self.queue.fresh.len() {
-            let Some(key) = self.queue.fresh.pop_front() else { break };
+        let lines = [false, true].map(|stays| std::mem::take(self.queue.fresh.line(stays)));
+        for key in lines.into_iter().flatten() {
             let call = &mut self.calls[key];
             match call.audience {
                 Audience::Waiting(_) if !call.terms.pinned => {
                     call.queued = false;
                     self.tell(key, Reply::NotTaken(why), wakers);
                 }
-                Audience::Waiting(_) | Audience::Detached => self.queue.fresh.push_back(key),
+                Audience::Waiting(_) | Audience::Detached => self.queue_up(key),
                 Audience::Told(_) => call.queued = false,
                 Audience::Gone => drop(self.calls.remove(key)),
             }
@@ -408,7 +409,7 @@ impl Sessions {
     /// True if a site that relays could help: there is a session, and something for it that only this site can do.
     pub fn could_be_relayed(&self) -> bool {
         self.has_session()
-            && (self.has_outstanding() || self.queue.fresh.iter().any(|key| self.calls[*key].may_be_relayed()))
+            && (self.has_outstanding() || self.queue.fresh.iter().any(|key| self.calls[key].may_be_relayed()))
     }
 
     // The end.
@@ -476,8 +477,14 @@ impl Sessions {
 
     fn enqueue(&mut self, command: Command, terms: Terms, audience: Audience, now: Time) -> CallKey {
         let key = self.calls.insert(Call::fresh(command, terms, audience, now));
-        self.queue.fresh.push_back(key);
+        self.queue_up(key);
         key
+    }
+
+    /// Puts a call without an id into the line of its kind.
+    fn queue_up(&mut self, key: CallKey) {
+        let stays = self.calls[key].command.stays();
+        self.queue.fresh.line(stays).push_back(key);
     }
 
     fn note_due(&mut self, at: Time) {
@@ -494,7 +501,7 @@ impl Sessions {
     fn unpark(&mut self, now: Time) {
         for parked in self.queue.take_due(now) {
             match parked {
-                Parked::Call(key) => self.queue.fresh.push_back(key),
+                Parked::Call(key) => self.queue_up(key),
                 Parked::Ask(operation) => self.queue.outbox.push_back(Request::Ask { operation }),
                 Parked::Repeat(session, sequence) => self.queue.resend.push_back((session, sequence)),
                 Parked::Open => {

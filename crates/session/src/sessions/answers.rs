@@ -143,7 +143,8 @@ impl Sessions {
             _ if matches!(call.audience, Audience::Gone) => drop(self.calls.remove(key)),
             Refusal::SessionEnded => {
                 call.start_again();
-                self.queue.fresh.push_front(key);
+                let stays = call.command.stays();
+                self.queue.fresh.line(stays).push_front(key);
             }
             Refusal::NotReady if call.terms.pinned => {
                 call.start_again();

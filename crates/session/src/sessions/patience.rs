@@ -89,8 +89,8 @@ impl Sessions {
         let id = match self.calls[key].id {
             Some(id) => id,
             None => {
-                let Some(position) = self.windows.roomiest() else { return };
-                let sequence = self.windows[position].give(key);
+                let Some(position) = self.windows.roomiest(false) else { return };
+                let sequence = self.windows[position].give(key, false);
                 self.windows.operation(position, sequence)
             }
         };
@@ -145,7 +145,7 @@ impl Sessions {
             call.start_again();
             session.settle(sequence);
             match has_ended {
-                true => self.queue.fresh.push_back(key),
+                true => self.queue_up(key),
                 false => self.park(now + UNHURRIED_PAUSE, Parked::Call(key)),
             }
             return;
@@ -185,7 +185,7 @@ impl Sessions {
         };
         if call.is_watched() && may_start_again && (is_lost || outcome == Outcome::Unknown(UnknownReason::Forgotten)) {
             call.start_again();
-            return self.queue.fresh.push_back(key);
+            return self.queue_up(key);
         }
 
         // Nothing more can be done about these; whoever closes the client is told.

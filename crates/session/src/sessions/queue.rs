@@ -29,11 +29,50 @@ pub(super) struct Queue {
     pub(super) outbox: VecDeque<Request>,
     /// What left on an earlier stream or was handed over, and leaves next under its id. Empty without a stream. It may have ended by then.
     pub(super) resend: VecDeque<(SessionId, u64)>,
-    /// Calls without an id, first come first. Each is marked as `queued`, and in no other queue. Its caller may have gone or been told
-    /// meanwhile: then it does not leave.
-    pub(super) fresh: VecDeque<CallKey>,
+    /// Calls without an id. Each is marked as `queued`, and in no other queue. Its caller may have gone or been told meanwhile: then it
+    /// does not leave.
+    pub(super) fresh: Fresh,
+    /// True if the last batch of calls that left for the first time was of calls that stay.
+    pub(super) stayed: bool,
     /// What is put off, each until a time. Without a stream, only calls.
     parked: Vec<(Time, Parked)>,
+}
+
+/// Calls that are to leave for the first time, first come first, in two lines: one that stays at its site shares no session with one that
+/// does not (rule 5).
+#[derive(Debug, Default)]
+pub(super) struct Fresh {
+    /// Calls that a site answers as soon as it can.
+    brief: VecDeque<CallKey>,
+    /// Calls that may stay in line at the site.
+    staying: VecDeque<CallKey>,
+}
+
+impl Fresh {
+    /// The line of calls that stay, or that of the others.
+    pub(super) fn line(&mut self, stays: bool) -> &mut VecDeque<CallKey> {
+        if stays { &mut self.staying } else { &mut self.brief }
+    }
+
+    /// The number of calls that stay, or of the others.
+    pub(super) fn count(&self, stays: bool) -> usize {
+        if stays { self.staying.len() } else { self.brief.len() }
+    }
+
+    /// The number of all calls.
+    pub(super) fn len(&self) -> usize {
+        self.brief.len() + self.staying.len()
+    }
+
+    /// True if no call is to leave.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All calls.
+    pub(super) fn iter(&self) -> impl Iterator<Item = CallKey> {
+        self.brief.iter().chain(&self.staying).copied()
+    }
 }
 
 impl Queue {
@@ -76,7 +115,8 @@ impl Queue {
             Parked::Call(key) => Some(key),
             Parked::Repeat(..) | Parked::Ask(_) | Parked::Open => None,
         });
-        for key in std::mem::take(&mut self.fresh).into_iter().chain(parked) {
+        let Fresh { brief, staying } = std::mem::take(&mut self.fresh);
+        for key in brief.into_iter().chain(staying).chain(parked) {
             calls[key].queued = false;
             if matches!(calls[key].audience, Audience::Gone) {
                 calls.remove(key);
@@ -91,7 +131,11 @@ impl Queue {
             Parked::Call(key) => Some(*key),
             Parked::Repeat(..) | Parked::Ask(_) | Parked::Open => None,
         });
-        let mut queued: Vec<CallKey> = self.fresh.iter().copied().chain(parked).collect();
+        for stays in [false, true] {
+            let line = if stays { &self.fresh.staying } else { &self.fresh.brief };
+            assert!(line.iter().all(|key| calls[*key].command.stays() == stays), "a call is in the wrong line");
+        }
+        let mut queued: Vec<CallKey> = self.fresh.iter().chain(parked).collect();
         queued.sort_unstable();
         let marked = calls.iter().filter(|(_, call): &(CallKey, &Call)| call.queued).map(|(key, _)| key);
         assert!(marked.eq(queued), "a call is marked as queued if one queue holds its key");

@@ -5,14 +5,12 @@ use slackline_core::api::{BATCH_OPERATIONS, Batch, Request, Submission};
 use super::Sessions;
 use super::calls::Audience;
 use super::stream::{FLIGHTS, STALLED};
-use super::windows::WATCH;
+use super::windows::{SESSIONS, WATCH};
 use crate::command::CallKey;
 use crate::time::{Time, time_at_the_site};
 
 /// A batch is closed when its transactions take up this much, in bytes; the largest one alone still fits a message.
 const BATCH_BYTES: usize = 2 << 20;
-/// The most sessions at one site, so at most 65,536 calls wait there for tokens.
-const SESSIONS: usize = 64;
 /// The number of waiting calls from which on they are a crowd.
 const CROWD: usize = 128;
 
@@ -21,8 +19,8 @@ impl Sessions {
     pub fn has_something_to_send(&self) -> bool {
         let may_read = || !self.stream.is_relayed() && self.reads.has_queued();
         let may_make_room = || self.windows.len() >= SESSIONS && self.windows.has_doubts();
-        let has_room = || self.wants_session() || self.windows.roomiest().is_some() || may_make_room();
-        let may_leave = || !self.queue.resend.is_empty() || self.has_fresh() && has_room();
+        let may_go = |stays| self.has_fresh(stays) && (self.windows.roomiest(stays).is_some() || may_make_room());
+        let may_leave = || !self.queue.resend.is_empty() || self.wants_session() || may_go(false) || may_go(true);
         self.stream.is_open() && (!self.queue.outbox.is_empty() || may_read() || self.may_take_off() && may_leave())
     }
 
@@ -51,12 +49,17 @@ impl Sessions {
         if !self.may_take_off() {
             return None;
         }
-        if self.windows.len() >= SESSIONS && self.has_fresh() {
-            self.windows.make_room();
+        // A call that stays and one that does not leave in turn, so neither waits for all of the others.
+        let first = !self.queue.stayed;
+        for stays in [first, !first] {
+            if self.windows.len() >= SESSIONS && self.has_fresh(stays) {
+                self.windows.make_room(stays);
+            }
         }
 
         // What is in doubt goes first: its callers have waited longest.
-        let batch = self.repeated_batch(now).or_else(|| self.fresh_batch(now))?;
+        let batch = self.repeated_batch(now);
+        let batch = batch.or_else(|| self.fresh_batch(first, now)).or_else(|| self.fresh_batch(!first, now))?;
         self.stream.take_off(&batch, now);
 
         // A dead stream is noticed by the silence over this batch, however long its calls may wait.
@@ -66,11 +69,11 @@ impl Sessions {
 
     /// Rule 5: true if the sessions' windows are too full for what waits.
     pub(super) fn wants_session(&self) -> bool {
-        let room = self.windows.roomiest().map_or(0, |position| self.windows[position].room());
+        let lacks = |stays| self.windows.room(stays) < self.queue.fresh.count(stays).min(BATCH_OPERATIONS / 2);
         !self.stream.is_relayed()
             && !self.stream.opening
-            && room < self.queue.fresh.len().min(BATCH_OPERATIONS / 2)
             && self.windows.len() < SESSIONS
+            && (lacks(false) || lacks(true))
     }
 
     /// Rule 4: true if another batch may leave.
@@ -88,11 +91,11 @@ impl Sessions {
         ((self.stream.flying() + self.queue.fresh.len()) / FLIGHTS).max(CROWD)
     }
 
-    /// True if a call that has not left may leave now.
-    fn has_fresh(&self) -> bool {
+    /// True if a call that stays, or another one, has not left and may leave now.
+    fn has_fresh(&self, stays: bool) -> bool {
         match self.stream.is_relayed() {
-            false => !self.queue.fresh.is_empty(),
-            true => self.queue.fresh.iter().any(|key| self.calls[*key].may_be_relayed()),
+            false => self.queue.fresh.count(stays) > 0,
+            true => !stays && self.queue.fresh.iter().any(|key| self.calls[key].may_be_relayed()),
         }
     }
 
@@ -117,20 +120,22 @@ impl Sessions {
         Some(self.batch(self.windows.position(chosen?)?, operations))
     }
 
-    /// Rule 1: a batch of calls that leave for the first time, each of which is given its id here.
-    fn fresh_batch(&mut self, now: Time) -> Option<Batch> {
-        let position = self.windows.roomiest()?;
+    /// Rule 1: a batch of calls that leave for the first time, each of which is given its id here. All of them may stay in line, or none.
+    fn fresh_batch(&mut self, stays: bool, now: Time) -> Option<Batch> {
+        let position = self.windows.roomiest(stays).filter(|_| self.has_fresh(stays))?;
         let room = self.windows[position].room().min(BATCH_OPERATIONS).min(self.seats());
-        let mut operations = Vec::with_capacity(room.min(self.queue.fresh.len()));
+        let count = self.queue.fresh.count(stays);
+        let mut operations = Vec::with_capacity(room.min(count));
         let mut bytes = 0;
-        for _ in 0..self.queue.fresh.len() {
+        for _ in 0..count {
             if operations.len() == room || bytes >= BATCH_BYTES {
                 break;
             }
-            let Some(key) = self.queue.fresh.pop_front() else { break };
+            let line = self.queue.fresh.line(stays);
+            let Some(key) = line.pop_front() else { break };
             let call = &mut self.calls[key];
             if self.stream.is_relayed() && !call.may_be_relayed() {
-                self.queue.fresh.push_back(key);
+                line.push_back(key);
                 continue;
             }
 
@@ -146,12 +151,16 @@ impl Sessions {
             }
 
             // From here on the call is its site's: it goes nowhere else unless it is settled that this id has no effect.
-            let sequence = self.windows[position].give(key);
+            let sequence = self.windows[position].give(key, stays);
             bytes += call.command.bytes();
             call.id = Some(self.windows.operation(position, sequence));
             operations.push(self.submission(key, sequence, now));
         }
-        (!operations.is_empty()).then(|| self.batch(position, operations))
+        if operations.is_empty() {
+            return None;
+        }
+        self.queue.stayed = stays;
+        Some(self.batch(position, operations))
     }
 
     fn batch(&self, position: usize, operations: Vec<Submission>) -> Batch {

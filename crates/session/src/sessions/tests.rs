@@ -66,6 +66,15 @@ impl Script {
         }
     }
 
+    /// Opens a session if the book wants one for what is to leave.
+    fn open_if_wanted(&mut self) {
+        if self.book.has_something_to_send() && self.book.wants_session() {
+            assert_eq!(self.book.next_request(self.now), Some(Request::Open));
+            self.sessions += 1;
+            self.book.opened(INCARNATION, SessionId(self.sessions));
+        }
+    }
+
     fn terms(&self) -> Terms {
         Terms { deadline: self.now + 10 * SECOND, pinned: false, patience: None }
     }
@@ -197,11 +206,7 @@ fn calls_that_wait_at_the_site_hold_nothing_up() {
     // Its sequence stays at the low mark until the session's window is used up; then another session takes over.
     for round in 0..3000 {
         let key = script.submit(acquire(1));
-        if script.book.has_something_to_send() && script.book.wants_session() {
-            assert_eq!(script.book.next_request(script.now), Some(Request::Open));
-            script.sessions += 1;
-            script.book.opened(INCARNATION, SessionId(script.sessions));
-        }
+        script.open_if_wanted();
         let batch = script.batch().unwrap_or_else(|| panic!("stuck in round {round}"));
         assert!(batch.operations[0].sequence < batch.low + SESSION_WINDOW, "beyond the window");
         script.answer(batch.session.0, &[(batch.operations[0].sequence, granted(round))]);
@@ -210,6 +215,51 @@ fn calls_that_wait_at_the_site_hold_nothing_up() {
     assert_eq!(script.book.windows.len(), 2);
     script.answer(1, &[(1, granted(9000))]);
     assert!(script.poll(slow).is_some());
+}
+
+/// Each time one acquire stays in line, and more other calls come and go than a window holds. Before the two kinds had sessions of their
+/// own, one that stayed kept each of the 64 windows from moving on, and the releases that they waited for did not leave any more.
+#[test]
+fn acquires_that_stay_in_line_keep_no_release_from_leaving() {
+    let mut script = Script::connected();
+    for _ in 0..70 {
+        script.submit(Command::Acquire { quota: "gpus".into(), amount: 1, hold: Hold::Counted, waits: true });
+        script.open_if_wanted();
+        let batch = script.batch().expect("it leaves");
+        script.answer(batch.session.0, &[]);
+        script.submit(release(1));
+        script.open_if_wanted();
+        let batch = script.batch().expect("it leaves");
+        script.answer(batch.session.0, &[(batch.operations[0].sequence, Outcome::Released { amount: 1 })]);
+        for _ in 0..1100 {
+            let windows = &mut script.book.windows;
+            let position = windows.roomiest(false).expect("there is room");
+            let sequence = windows[position].give(0, false);
+            windows[position].settle(sequence);
+        }
+    }
+    script.submit(release(1));
+    script.open_if_wanted();
+    let batch = script.batch().expect("the release leaves");
+    assert!(matches!(batch.operations[0].operation, Operation::Release { .. }));
+    assert_eq!(script.book.windows.len(), 2, "one for each kind");
+}
+
+#[test]
+fn a_call_that_stays_and_others_leave_in_turn() {
+    let mut script = Script::connected();
+    let stays = || Command::Acquire { quota: "gpus".into(), amount: 1, hold: Hold::Counted, waits: true };
+    let releases: Vec<bool> = (0..6)
+        .map(|_| {
+            script.submit(stays());
+            script.submit(release(1));
+            script.open_if_wanted();
+            let batch = script.batch().expect("something leaves");
+            script.answer(batch.session.0, &[]);
+            matches!(batch.operations[0].operation, Operation::Release { .. })
+        })
+        .collect();
+    assert_eq!(releases, [false, true, false, true, false, true]);
 }
 
 #[test]
@@ -421,7 +471,7 @@ fn doubts_that_fill_every_session_do_not_keep_a_call_from_leaving() {
         let windows = &mut script.book.windows;
         let position = windows.position(SessionId(session)).expect("it is open");
         for _ in 0..SESSION_WINDOW {
-            windows[position].give(0);
+            windows[position].give(0, false);
         }
         (2..=SESSION_WINDOW).for_each(|sequence| windows[position].settle(sequence));
         windows.doubt(id(session, 1), script.now);
@@ -840,4 +890,10 @@ fn reads_go_beside_batches_and_end_with_the_stream() {
     script.book.close(script.now, &mut script.wakers);
     assert_eq!(script.book.poll_read(token, &waker), Some(Err(NotTaken::Closed)));
     assert_eq!(script.book.read(wanted("g"), deadline), Err(NotTaken::Closed));
+}
+
+/// What a client may still ask about, its site must know, though it has not heard of the session for as long again.
+#[test]
+fn call_is_remembered_for_half_the_time_for_which_its_site_knows_it_at_most() {
+    assert!(2 * WATCH <= Duration::from_micros(slackline_core::session::RETENTION));
 }

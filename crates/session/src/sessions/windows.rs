@@ -16,6 +16,9 @@ pub const WATCH: Duration = Duration::from_secs(300);
 /// The most operations reported as unknown that hold their session's mark back; the oldest are let go.
 const DOUBTS: usize = 4096;
 
+/// The most sessions at one site. Half of them at most are for calls that stay in line: 32,768 of these.
+pub(super) const SESSIONS: usize = 64;
+
 /// What is known of a sequence that was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Entry {
@@ -41,6 +44,8 @@ pub(super) struct Session {
     entries: VecDeque<Entry>,
     /// True from when its site is known to have ended it, or to have lost what it rests on: nothing new leaves in it.
     pub(super) ended: bool,
+    /// True if it was given to calls that may stay in line at the site when it was idle last.
+    stays: bool,
 }
 
 impl Session {
@@ -70,9 +75,12 @@ impl Session {
         })
     }
 
-    /// Gives a call the next sequence. There must be room.
-    pub(super) fn give(&mut self, key: CallKey) -> u64 {
+    /// Gives a call, which stays or does not, the next sequence. There must be room.
+    pub(super) fn give(&mut self, key: CallKey, stays: bool) -> u64 {
         assert!(self.room() > 0, "the site refuses what is beyond its window");
+        if self.is_idle() {
+            self.stays = stays;
+        }
 
         // The entries before it stay until `low` has passed them, so no sequence is given twice.
         let sequence = self.low + self.entries.len() as u64;
@@ -137,9 +145,33 @@ impl Windows {
         self.sessions.iter().position(|session| session.id == id)
     }
 
-    /// The position of the session with most room, in which calls leave next; none if no session has room.
-    pub(super) fn roomiest(&self) -> Option<usize> {
-        let rooms = self.sessions.iter().map(Session::room).enumerate();
+    /// The position of the session in which calls that stay, or others, leave next: that of their kind with most room. What does not stay
+    /// may leave in one of the other kind, where it waits for nobody, and nobody for it. None if no session has room.
+    pub(super) fn roomiest(&self, stays: bool) -> Option<usize> {
+        let any = || self.best(|session| session.room()).filter(|_| !stays);
+        self.roomiest_of_its_kind(stays).or_else(any)
+    }
+
+    /// The number of calls that stay, or of others, that the sessions of their kind take next.
+    pub(super) fn room(&self, stays: bool) -> usize {
+        self.roomiest_of_its_kind(stays).map_or(0, |position| self.sessions[position].room())
+    }
+
+    fn roomiest_of_its_kind(&self, stays: bool) -> Option<usize> {
+        let in_use = |session: &Session| if session.stays == stays && !session.is_idle() { session.room() } else { 0 };
+        let idle = |session: &Session| if session.is_idle() { session.room() } else { 0 };
+        if !stays {
+            return self.best(|session| in_use(session).max(idle(session)));
+        }
+
+        // Together, as far as they fit; and half of the sessions that there may be are left to what does not stay.
+        let kept = self.sessions.iter().filter(|session| session.stays && !session.is_idle()).count();
+        self.best(in_use).or_else(|| self.best(idle).filter(|_| kept < SESSIONS / 2))
+    }
+
+    /// The position of the session with most room by this measure; none if all have none.
+    fn best(&self, room: impl Fn(&Session) -> usize) -> Option<usize> {
+        let rooms = self.sessions.iter().map(room).enumerate();
         rooms.max_by_key(|(_, room)| *room).filter(|(_, room)| *room > 0).map(|(position, _)| position)
     }
 
@@ -173,7 +205,7 @@ impl Windows {
     /// A session was opened, whose number no other one here has.
     pub(super) fn open(&mut self, incarnation: Incarnation, id: SessionId) {
         assert!(self.position(id).is_none(), "answers name a session by its number alone");
-        self.sessions.push(Session { id, incarnation, low: 1, entries: VecDeque::new(), ended: false });
+        self.sessions.push(Session { id, incarnation, low: 1, entries: VecDeque::new(), ended: false, stays: false });
     }
 
     /// The site has lost what sessions of incarnations before this one rest on: nothing new is to leave in them.
@@ -233,10 +265,10 @@ impl Windows {
         true
     }
 
-    /// Lets go of the oldest of what was reported as unknown until a session has room: what is new goes before what somebody may still ask
-    /// about.
-    pub(super) fn make_room(&mut self) {
-        while self.roomiest().is_none() && !self.doubts.is_empty() {
+    /// Lets go of the oldest of what was reported as unknown until a session has room for calls that stay, or for others: what is new goes
+    /// before what somebody may still ask about.
+    pub(super) fn make_room(&mut self, stays: bool) {
+        while self.roomiest(stays).is_none() && !self.doubts.is_empty() {
             self.let_go_of_oldest_doubt();
         }
     }

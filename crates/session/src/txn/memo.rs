@@ -74,8 +74,8 @@ impl<A, T> Memo<A, T> {
 /// }
 /// ```
 ///
-/// The fingerprint is of the text of the function itself; if it calls others that are not memoized and that change, change its
-/// text too, or its name. `=> |arguments| region;` behind it says in which region a result is kept ([`Memo::at`]).
+/// The fingerprint is of the text of the function itself and of its module's path. If what it names changes and is not memoized itself (a
+/// function, a constant, a type, an import), change its text too, or its name. `=> |arguments| region;` behind it says in which region a result is kept ([`Memo::at`]).
 #[macro_export]
 macro_rules! memoized {
     ($($(#[$meta:meta])* $vis:vis static $name:ident: async fn($txn:ident: Txn $(, $argument:ident: $of:ty)* $(,)?)
@@ -83,7 +83,8 @@ macro_rules! memoized {
         $(#[$meta])*
         $vis static $name: $crate::txn::Memo<($($of,)*), $out> = $crate::txn::Memo::new(
             stringify!($name),
-            $crate::txn::fingerprint(stringify!(($($argument: $of),*) -> $out $body)),
+            // Of the module, too: what a name in the text means depends on where it stands.
+            $crate::txn::fingerprint(concat!(module_path!(), " ", stringify!(($($argument: $of),*) -> $out $body))),
             |$txn: $crate::txn::Txn, ($($argument,)*): ($($of,)*)| {
                 Box::pin(async move { let ended: ::std::result::Result<$out, $crate::txn::TxnError> = async move $body.await; ended })
             },
@@ -162,20 +163,34 @@ mod tests {
     mod after {
         crate::memoized! {
             pub(super) static NAME: async fn(_txn: Txn, at: u32) -> Result<String, TxnError> { Ok(format!("Mr {at}")) }
-        }
-    }
-    mod laid_out {
-        crate::memoized! {
-            pub(super) static NAME: async fn(_txn: Txn, at: u32) -> Result<String, TxnError> {
+            pub(super) static LAID_OUT: async fn(_txn: Txn, at: u32) -> Result<String, TxnError> {
                 Ok( format!( "Mr {at}" ) )
             }
         }
     }
+    mod elsewhere {
+        crate::memoized! {
+            pub(super) static NAME: async fn(_txn: Txn, at: u32) -> Result<String, TxnError> { Ok(format!("Mr {at}")) }
+        }
+    }
+
+    fn of_module(name: &str) -> u64 {
+        let text = stringify!((at: u32) -> String { Ok(format!("Mr {at}")) });
+        fingerprint(&format!("{}::{name} {text}", module_path!()))
+    }
 
     #[test]
     fn versions_of_a_function_that_differ_in_white_space_of_a_literal_share_no_results() {
-        assert_ne!(before::NAME.fingerprint, after::NAME.fingerprint);
-        assert_eq!(after::NAME.fingerprint, laid_out::NAME.fingerprint);
+        let path = [before::NAME.fingerprint, after::NAME.fingerprint];
+        assert_eq!(path[1], of_module("after"));
+        assert_ne!(path[0], of_module("before"), "it has two blanks there");
+        assert_eq!(after::NAME.fingerprint, after::LAID_OUT.fingerprint);
+    }
+
+    /// A constant that it names may be another one there.
+    #[test]
+    fn functions_of_one_text_in_two_modules_share_no_results() {
+        assert_ne!(after::NAME.fingerprint, elsewhere::NAME.fingerprint);
     }
 
     #[test]

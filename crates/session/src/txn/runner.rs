@@ -27,7 +27,7 @@ use crate::topology::{OBJECTS_LANE, Topology};
 const MARGIN: Duration = Duration::from_millis(20);
 /// The number of times that a transaction may be refused because of calls that depend on what it writes, before its program is run
 /// again.
-const ROUNDS: u32 = 16;
+const ROUNDS: u32 = 64;
 /// The longest time that a proposal may take.
 const PROPOSAL: Duration = Duration::from_secs(5);
 
