@@ -36,6 +36,9 @@ pub const READ_BYTES: usize = 8 << 20;
 /// The most bytes of values that one answer to reads carries on the wire, names in spans included.
 pub const READING_BYTES: usize = 4 << 20;
 
+/// The most bytes of names that one refusal carries, what stands beside each included. At least one name is there, which may be longest.
+pub const NAMED_BYTES: usize = 4096;
+
 /// The most things that are due that one room of transactions does in a call; the next call comes at once.
 pub(crate) const AT_ONCE: usize = 16;
 
@@ -51,5 +54,7 @@ const _: () = assert!(VALUE_BYTES + KEY_BYTES + ENTRY_BYTES <= TRANSACTION_BYTES
 // What a client reads and writes in one transaction travels in one message: besides what it writes, it names what it read.
 const _: () =
     assert!(TRANSACTION_BYTES + NOTES_BYTES + TRANSACTION_OPERATIONS * (CALL_BYTES + ENTRY_BYTES) <= MESSAGE_BYTES);
+// A refusal names at least one call, or its client would make no progress.
+const _: () = assert!(CALL_BYTES + ENTRY_BYTES <= NAMED_BYTES);
 // An answer has room for what stands beside the values: a refusal in the place of each that did not fit.
 const _: () = assert!(READING_BYTES + READ_ITEMS * (KEY_BYTES + ENTRY_BYTES) <= MESSAGE_BYTES);

@@ -315,8 +315,7 @@ pub struct KeySet {
     pub keys: Vec<Vec<u8>>,
     /// Ranges of rows.
     pub ranges: Vec<KeyRange>,
-    /// Single rows of which the first bytes are enough, with the number of these bytes. The cost of a row's head does
-    /// not depend on the size of the row.
+    /// Single rows of which the first bytes are enough, with the number of these bytes. The rest of a row is not copied.
     pub heads: Vec<(Vec<u8>, usize)>,
     /// Ranges of rows of which the first bytes are enough, with the number of these bytes.
     pub head_ranges: Vec<(KeyRange, usize)>,

@@ -99,7 +99,7 @@ pub struct Session {
     /// The window: an operation's place is its sequence modulo the length. Empty, or a power of two and at most
     /// [`SESSION_WINDOW`] places.
     slots: Vec<Option<Slot>>,
-    /// The last time at which it was heard of, in monotonic microseconds.
+    /// The last time at which it was heard of, or an operation that had waited ended, in monotonic microseconds.
     touched: u64,
     /// The highest sequence that a row was written for; zero for none. Rows of forgotten operations stay on storage
     /// until others take their slots, or the session ends.
@@ -156,7 +156,7 @@ impl Session {
     /// Raises the mark: the client no longer cares about operations below `low`.
     pub fn raise(&mut self, low: u64, now: u64) {
         self.low = self.low.max(low);
-        self.touched = now;
+        self.hear(now);
     }
 
     /// Judges a submitted operation. One that is new gets its place in the window.
@@ -266,7 +266,7 @@ impl Session {
 
     /// Ends a waiting operation; returns the client to answer and the digest to record. None if it has ended before, or
     /// has lost its place.
-    pub fn resume(&mut self, sequence: u64, outcome: &Outcome) -> Option<(ClientId, u64)> {
+    pub fn resume(&mut self, sequence: u64, outcome: &Outcome, now: u64) -> Option<(ClientId, u64)> {
         let mask = (self.slots.len() as u64).checked_sub(1)?;
         let slot = self.slots[(sequence & mask) as usize].as_mut().filter(|slot| slot.sequence == sequence)?;
         let client = match &slot.state {
@@ -276,7 +276,15 @@ impl Session {
             State::Ended(_) | State::RefusedForRoom => return None,
         };
         slot.state = State::Ended(outcome.clone());
+
+        // Its client may miss the answer, and has as long to ask as if the operation had ended at once.
+        self.touched = now;
         Some((client, slot.digest))
+    }
+
+    /// Notes that its client has asked about it.
+    pub fn hear(&mut self, now: u64) {
+        self.touched = now;
     }
 
     /// Notes the aim of an undecided operation.

@@ -248,6 +248,16 @@ impl Here<'_> {
         site == self.site.me || self.peers.iter().any(|peer| peer.site == site && peer.is_up(self.now))
     }
 
+    /// True if another member is up, as far as was heard lately, or if this site was opened just now and has not had the time to hear of it.
+    pub fn may_be_up(&self, peer: &Peer) -> bool {
+        peer.is_up(self.now) || self.steady < SILENCE && peer.heard.is_none()
+    }
+
+    /// The same of a site; this one is.
+    pub fn may_be_reachable(&self, site: SiteId) -> bool {
+        site == self.site.me || self.peers.iter().any(|peer| peer.site == site && self.may_be_up(peer))
+    }
+
     /// The highest incarnation heard of a site.
     pub fn incarnation_of(&self, site: SiteId) -> Incarnation {
         if site == self.site.me {

@@ -130,19 +130,23 @@ impl fmt::Display for Refusal {
                 f.write_str("the quota exists already, with the agreement majority")
             }
             Refusal::NoSeat { why: NoSeat::Unrecorded, count } => {
-                write!(f, "{count} quotas have not recorded the last change of the members, as far as this site knows")
+                let quotas = counted(*count, "quota has", "quotas have");
+                write!(f, "{quotas} not recorded the last change of the members, as far as this site knows")
             }
             Refusal::NoSeat { why: NoSeat::HasTokens, count } => {
-                write!(f, "the site still has tokens of {count} quotas: they are given away when another site is up")
+                let quotas = counted(*count, "quota", "quotas");
+                write!(f, "the site still has tokens of {quotas}: they are given away when another site is up")
             }
             Refusal::NoSeat { why: NoSeat::HasGrants, count } => {
-                write!(f, "{} grants of the site are out, which it alone can take back", or_more(*count))
+                let grants = counted(*count, "grant of the site is", "grants of the site are");
+                write!(f, "{grants} out, which it alone can take back")
             }
             Refusal::NoSeat { why: NoSeat::HasObjects, count } => {
-                write!(f, "{} objects are at home at the site", or_more(*count))
+                write!(f, "{} at home at the site", counted(*count, "object is", "objects are"))
             }
             Refusal::NoSeat { why: NoSeat::HasTransactions, count } => {
-                write!(f, "{count} transactions are under way at the site, or were in the last seconds: try again")
+                let transactions = counted(*count, "transaction is", "transactions are");
+                write!(f, "{transactions} under way at the site, or ended in the last seconds: try again")
             }
             Refusal::AboveOut { at_most } => {
                 write!(f, "cannot release so many tokens: at most {at_most} are granted, as far as its site can tell")
@@ -236,7 +240,12 @@ impl fmt::Display for Cause {
         f.write_str(self.words().1)
     }
 }
-/// A count that is looked for no farther than a thousand.
-fn or_more(count: u64) -> String {
-    if count < COUNTED { count.to_string() } else { format!("{count} or more") }
+
+/// A count, with the words that fit one or several. It is looked for no farther than a thousand.
+fn counted(count: u64, one: &str, several: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        ..COUNTED => format!("{count} {several}"),
+        _ => format!("{count} or more {several}"),
+    }
 }

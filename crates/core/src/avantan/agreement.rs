@@ -222,6 +222,12 @@ impl<A: Amount> Avantan<A> {
         self.role == Role::Idle && self.in_round()
     }
 
+    /// True if it has offered something to a round that it does not lead, and still goes on granting: a round that is to close it can
+    /// only come to something once that one has ended.
+    pub fn has_offered_open(&self) -> bool {
+        self.follows() && self.share.round.as_ref().is_some_and(|round| round.first.is_some() && !round.closing)
+    }
+
     /// True if this incarnation may vote: the first may, a later one once a decided instance recorded it, or once every other
     /// site has said that no vote of its predecessors counts ([`Share::fresh`]). A site without an incarnation may not.
     pub fn may_vote(&self, site: Membership) -> bool {

@@ -125,6 +125,7 @@ impl Desk<'_> {
         let Some(session) = sessions.find(operation.session) else {
             return sessions.verdict_on_ended(operation.session, turn.here.has_room);
         };
+        session.hear(turn.here.now.mono);
         let ticket = Ticket { session: operation.session, sequence: operation.sequence };
         let withdrawn = Outcome::Refused(Refusal::Withdrawn);
         let no_room = Outcome::Unknown(UnknownReason::StorageFull);
@@ -224,7 +225,8 @@ impl Desk<'_> {
         let mut order = Vec::new();
         for (ticket, outcome) in finished {
             let Some(session) = sessions.find(ticket.session) else { continue };
-            let Some((client, digest)) = session.resume(ticket.sequence, &outcome) else { continue };
+            let now = turn.here.now.mono;
+            let Some((client, digest)) = session.resume(ticket.sequence, &outcome, now) else { continue };
             // An undecided one has its row already: from above, or from its chapter.
             if outcome != Outcome::Unknown(UnknownReason::Undecided) {
                 put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, &outcome);

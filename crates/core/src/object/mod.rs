@@ -572,12 +572,9 @@ pub struct Abort {
     pub holders: Vec<SiteId>,
     /// The end of the last of these rights, in microseconds since 1970.
     pub until: Option<i64>,
-    /// The calls that depend on what it writes, and that it does not cover; at most [`CALLS`] of them.
+    /// The calls that depend on what it writes, and that it does not cover; as many as fit into [`NAMED_BYTES`](crate::bounds::NAMED_BYTES).
     pub calls: Vec<ObjectKey>,
 }
-
-/// The most calls that an [`Abort`] names.
-pub const CALLS: usize = 256;
 
 /// The reason of an [`Abort`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,11 +1,11 @@
 //! Tracked grants of quotas that are deleted: nobody can give them back any more, so their rows go.
 //!
 //! A holder that releases one hears that the quota was deleted, for [`KEPT`] after the deletion; after that, that there is no such
-//! grant. Grants with an end go when it comes. Those without one are found by a walk through all that are tracked, some at a
-//! time. No walk begins unless a quota was deleted since the last, or may have been before the site started.
+//! grant. They are found by a walk through all that are tracked, some at a time; those with an end go when it comes, if that is sooner.
+//! No walk begins unless a quota was deleted since the last, or may have been before the site started.
 
 use super::book::Quotas;
-use super::row::Grant;
+use super::row::{Grant, due_key, read_grant_key};
 use super::walk::{KEPT, PAUSE, STEP};
 use crate::codec::Malformed;
 use crate::machine::{KeySet, View};
@@ -50,8 +50,12 @@ impl Quotas {
             });
             // What was deleted since this walk began to count is kept for its time.
             let is_kept = self.grants.walk.deleted.get(&grant.quota).is_some_and(|at| *at > self.grants.walk.until);
-            if is_dead && !is_kept && grant.term.is_none() {
+            if is_dead && !is_kept {
                 turn.out.batch.delete(key);
+                if let Some(term) = grant.term {
+                    let (incarnation, number) = read_grant_key(key)?;
+                    turn.out.batch.delete(&due_key(term.uptime, incarnation, number));
+                }
             }
             last = Some(key.to_vec());
             count += 1;

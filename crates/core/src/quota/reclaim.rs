@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 
-use super::book::Quotas;
+use super::book::{Break, Quotas};
 use super::one::{Admin, Quota};
 use crate::api::{Outcome, Refusal};
 use crate::avantan::{Lifecycle, Unfit};
@@ -85,6 +85,17 @@ impl Quotas {
             Lifecycle::Seat { site, .. } if admin.aim.is_none() => self.is_seat_ready(here, at, site),
             // A round that creates what exists comes to nothing. Here it may be gone: a round that records this site tells.
             Lifecycle::Create { .. } if admin.aim.is_none() && self.waits_to_be_recorded(here, at) => Ok(false),
+            // What it is to be below may have been deleted since it came; the name is forgotten some time later, and another quota may have it.
+            Lifecycle::Create { charter, .. } if admin.aim.is_none() => {
+                match self.charter_below(here, &self.list[at].name, charter) {
+                    Ok(_) => Ok(true),
+                    Err(Break::Refused(refusal)) => Err(refusal),
+                    Err(Break::Unheard(length)) => match self.living(&self.list[at].name[..length]) {
+                        Some(_) => Ok(false),
+                        None => Err(Refusal::NoParent),
+                    },
+                }
+            }
             Lifecycle::Delete if admin.aim.is_none() && self.has_children(at) => Err(Refusal::HasChildren),
             // A value that carries it out may be accepted already.
             // Where this site itself can tell no books, a round would come to nothing.

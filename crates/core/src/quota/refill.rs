@@ -253,7 +253,7 @@ impl Quotas {
         if rate == 0 {
             return None;
         }
-        let elsewhere = quota.activity.as_ref().map_or(0, |activity| activity.known_free(here.position));
+        let elsewhere = quota.activity.as_ref().map_or(0, |activity| activity.known_free(here));
         let there = quota.avantan.share.free(here.site).max(0).saturating_add(elsewhere);
         // What is out beyond the limit is paid first.
         let before = i128::from(quota.needed()) + i128::from(quota.avantan.share.table.excess);

@@ -84,6 +84,9 @@ impl Quotas {
         let mut offer = self.offer(&turn.here, at);
         // The leader may not know of a quota below this one.
         offer.stays = matches!(message, Message::Election { scope: Scope::Closing, .. }) && self.has_children(at);
+        let may_be_in_vain =
+            matches!(message, Message::Election { scope: Scope::Closing, .. } | Message::Withdraw { .. });
+        let is_in_vain = may_be_in_vain && self.list[at].avantan.has_offered_open();
         let before = self.standing(&turn.here, at);
         let mut step = Step::default();
         self.list[at].avantan.handle(turn.here.site, from, message, |_| offer, &mut step);
@@ -103,8 +106,9 @@ impl Quotas {
         }
         self.conclude_step(turn, at, before, step);
 
-        // Any message of a leader in whose round this site is may be its last.
-        if self.list[at].avantan.follows() {
+        // Any message of a leader in whose round this site is may be its last. But a deletion comes to nothing as long as the round goes on to
+        // which this site has offered before: it is asked for again and again, and would put off for ever what ends that one.
+        if self.list[at].avantan.follows() && !is_in_vain {
             let activity = self.activity(&turn.here, at);
             activity.leader.follow(moment(&turn.here), turn.out.rng);
         }
@@ -140,7 +144,7 @@ impl Quotas {
             _ => {}
         }
 
-        if activity.known_free(turn.here.position) >= short.saturating_add(short / 4) {
+        if activity.known_free(&turn.here) >= short.saturating_add(short / 4) {
             // Probably a gift from those who have it ends this sooner, and stops nobody.
             let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
             let activity = self.activity(&turn.here, at);
@@ -172,7 +176,7 @@ impl Quotas {
             return;
         }
         let lacking = activity.demand.forecast(SECOND).max(quota.request.large());
-        let elsewhere = activity.known_free(turn.here.position);
+        let elsewhere = activity.known_free(&turn.here);
         let starving = quota.avantan.share.free(turn.here.site) < lacking && now >= activity.shortage.fed_at + SECOND;
         if starving && elsewhere >= lacking.saturating_mul(2 * turn.here.peers.len() as i64) {
             self.lead(turn, at, Intent::Move, Cause::Proactive);
@@ -740,7 +744,7 @@ impl Quotas {
         // A round among a subset takes in whom it finds in no other one, and may leave out who has what is missing.
         let rounds = if quota.is_any() { 2 * ROUNDS } else { ROUNDS };
         let Some(activity) = &mut quota.activity else { return };
-        let reachable = activity.known_free(turn.here.position).saturating_add(free);
+        let reachable = activity.known_free(&turn.here).saturating_add(free);
 
         // A site that is up and did not report in time may have what is missing, unless it has nothing free anyhow.
         let table = &quota.avantan.share.table;

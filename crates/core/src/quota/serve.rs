@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::book::{Break, Place, Quotas, RELAXED_TICK, TICK};
 use super::line::Waiting;
-use super::one::{Activity, Admin, Dirty, NEVER, Quota};
+use super::one::{Activity, Admin, Dirty, NEVER, PeerShare, Quota};
 use super::row::grant_key;
 use super::row::{EXPIRIES, Grant, due_key, due_uptime, read_due_key};
 use super::tree::{Path, is_name_below};
@@ -88,8 +88,16 @@ impl Quotas {
                     return Some(Outcome::Refused(Refusal::InvalidParent));
                 }
                 let known = self.position(quota).filter(|&at| !self.list[at].may_be_gone(&turn.here));
-                if let Some(outcome) = known.and_then(|at| created(&self.list[at], *limit, *charter)) {
-                    return Some(outcome);
+                if let Some(at) = known
+                    && let Some(outcome) = created(&self.list[at], *limit, *charter)
+                {
+                    // Below a quota that was deleted it can grant nothing, and is not what was asked for.
+                    return match self.path(at) {
+                        Err(missing) if matches!(outcome, Outcome::Created { .. }) => {
+                            self.without_parent(turn, quota, missing, ticket, operation, timeout)
+                        }
+                        _ => Some(outcome),
+                    };
                 }
                 let charter = match self.charter_below(&turn.here, quota, *charter) {
                     Ok(charter) => charter,
@@ -223,7 +231,7 @@ impl Quotas {
         // request behind those that wait.
         let alone = turn.here.is_alone();
         let activity = quota.activity.as_mut().expect("made above");
-        let all = quota.avantan.share.tokens.saturating_add(activity.known_free(turn.here.position));
+        let all = quota.avantan.share.tokens.saturating_add(activity.known_free(&turn.here));
         let in_vain = !activity.leader.may_start(now) && activity.leader.failures() >= IN_VAIN;
         let hopeless = in_vain && all.saturating_sub(activity.needed()) < amount;
         if (alone || hopeless) && stays.is_none() {
@@ -454,8 +462,9 @@ impl Quotas {
             return Ok(());
         }
 
-        // They come first; transactions may need others.
-        let [due, after, ..] = view.ranges() else { unreachable!("both ranges are needed together") };
+        // They come first; transactions may need others. Reads that are due as well may have left no room for the second: they are answered
+        // with this, and the next tick has both.
+        let [due, after, ..] = view.ranges() else { return Ok(()) };
         self.grants.next_due = None;
         let mut ended = 0;
         for (key, value) in view.range(&due.from) {
@@ -647,10 +656,14 @@ impl Quotas {
 }
 
 impl Activity {
-    /// Free tokens of the other members, as far as they said; those that one saves for somebody who stays in line are not free.
-    pub(super) fn known_free(&self, me: usize) -> i64 {
-        let others = self.peers.iter().enumerate().filter(|(peer, share)| *peer != me && share.first <= 0);
-        others.fold(0i64, |sum, (_, peer)| sum.saturating_add(peer.free.max(0)))
+    /// Free tokens of the other members that are up, as far as they said: those of one that is down nobody can have. Those that one saves for
+    /// somebody who stays in line are not free.
+    pub(super) fn known_free(&self, here: &Here) -> i64 {
+        let others = self.peers.iter().zip(here.peers).enumerate();
+        let has_some =
+            |at: usize, share: &PeerShare, peer| at != here.position && share.first <= 0 && here.may_be_up(peer);
+        let others = others.filter(|(at, (share, peer))| has_some(*at, share, peer));
+        others.fold(0i64, |sum, (_, (share, _))| sum.saturating_add(share.free.max(0)))
     }
 
     /// Tokens that requests wait for.

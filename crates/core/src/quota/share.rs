@@ -113,7 +113,7 @@ impl Quotas {
 
         // News: what waits may be served after all.
         let is_in_wait = fresher && !activity.waiting.is_empty() && !activity.leader.may_start(turn.here.now.mono);
-        if is_in_wait && activity.known_free(turn.here.position).saturating_add(free) >= activity.waiting.least() {
+        if is_in_wait && activity.known_free(&turn.here).saturating_add(free) >= activity.waiting.least() {
             activity.leader.retry_now(turn.here.now.mono);
         }
 
@@ -346,7 +346,7 @@ impl Quotas {
         let Some(activity) = &quota.activity else { return };
         let free = quota.avantan.share.free(turn.here.site);
         let rate = activity.demand.rate();
-        let total = activity.known_free(turn.here.position).saturating_add(free);
+        let total = activity.known_free(&turn.here).saturating_add(free);
         let unrecorded = quota.limit().is_some() && quota.avantan.share.table.is_unrecorded(turn.here.site);
         let (tell, is_awaited) = quota.to_tell(&turn.here, activity, total);
         for (peer, repeat) in tell {

@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::table::is_within;
+use crate::bounds::{ENTRY_BYTES, NAMED_BYTES};
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::SiteId;
 use crate::machine::Batch;
-use crate::object::{Abort, CALLS, Cause, Dependency, ObjectKey, Part, Span};
+use crate::object::{Abort, Cause, Dependency, ObjectKey, Part, Span};
 use crate::rows::DEPENDENT;
 
 /// The most dependencies at one home; beyond it, transactions that bring more are refused.
@@ -66,7 +67,14 @@ impl Dependents {
             }
         }
         if let Some(name) = first {
-            let calls = missing.into_iter().take(CALLS).cloned().collect();
+            // The rest are named when these are covered. A client may have a thousand such answers in one message.
+            let mut left = NAMED_BYTES;
+            let fits = |call: &&ObjectKey| {
+                let rest = left.checked_sub(call.name.len() + ENTRY_BYTES);
+                left = rest.unwrap_or(0);
+                rest.is_some()
+            };
+            let calls = missing.into_iter().take_while(fits).cloned().collect();
             return Err(Abort { calls, ..Abort::about(Cause::Depended, site, name) });
         }
 

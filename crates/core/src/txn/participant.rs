@@ -49,7 +49,7 @@ const TELL: u64 = 2 * SECOND;
 const BLOCK: u64 = 1 << 16;
 
 /// Adds the rows that a part needs to be checked and carried out: versions, and the numbers of counters, but no values, except of
-/// treaties that it deletes. So the cost of judging a part does not depend on the size of the values that it read.
+/// treaties that it deletes. So the values that it read are not copied to judge a part.
 pub(super) fn needs(part: &Part, incarnation: Incarnation, set: &mut KeySet) {
     part.reads.iter().for_each(|(name, _)| need_head(incarnation, name, set));
     part.scans.iter().for_each(|(span, numbers)| need_heads_of(incarnation, &judged(span, numbers.len()), set));

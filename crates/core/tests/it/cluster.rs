@@ -299,10 +299,15 @@ impl Cluster {
 
     /// Submits an operation; returns its sequence.
     pub(crate) fn submit(&mut self, at: usize, operation: Operation) -> u64 {
+        self.submit_for(at, operation, 2_000_000)
+    }
+
+    /// Submits an operation that may wait for so long; returns its sequence.
+    pub(crate) fn submit_for(&mut self, at: usize, operation: Operation, timeout: u64) -> u64 {
         let (site, incarnation, session) = self.session(at);
         self.hosts[at].sequence += 1;
         let sequence = self.hosts[at].sequence;
-        let operations = vec![Submission { sequence, timeout: 2_000_000, operation }];
+        let operations = vec![Submission { sequence, timeout, operation }];
         self.request(at, 1, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
         sequence
     }

@@ -1,8 +1,9 @@
 //! Scenarios of requests that stay in line, named subject_condition_outcome.
 
-use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request};
+use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Response};
 use slackline_core::clock::SECOND;
 use slackline_core::id::OperationId;
+use slackline_core::machine::ClientId;
 
 use crate::cluster::Cluster;
 use crate::quotas::{acquire, create, granted, release};
@@ -197,4 +198,18 @@ fn acquire_in_line_of_a_single_site_waits_for_a_release() {
     cluster.done(0, release(2));
     assert!(cluster.outcome(0, waiting).is_some_and(|outcome| granted(&outcome)));
     assert_eq!(cluster.share(0, "gpus").applied, before, "no round could have helped");
+}
+
+/// Who stops a site gives those in line so much time, and not as much as they would wait.
+#[test]
+fn site_that_drains_waits_for_those_in_line_for_five_seconds() {
+    let mut cluster = cluster_in_full_use();
+    let waiting = cluster.submit_for(0, in_line(5), 60 * SECOND);
+    cluster.request(0, 9, Request::Drain);
+    let is_drained = |cluster: &Cluster| cluster.responses.contains(&(0, ClientId(9), Response::Drained));
+    cluster.run(9 * SECOND / 2);
+    assert!(!is_drained(&cluster), "one is in line");
+    assert_eq!(cluster.outcome(0, waiting), None);
+    cluster.run(SECOND);
+    assert!(is_drained(&cluster), "the time is up");
 }

@@ -1,14 +1,17 @@
 //! Sites that stop, lose their disks, or come back on old copies of them.
 
-use slackline_core::api::{Hold, Operation, Outcome, Parent, Readiness, Refusal, Request, Response, UnknownReason};
+use slackline_core::api::{
+    Hold, Operation, Outcome, Parent, Readiness, Refusal, Request, Response, SeatChange, UnknownReason,
+};
 use slackline_core::avantan::Charter;
-use slackline_core::clock::SECOND;
+use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::machine::ClientId;
 use slackline_core::machine::Input;
 use slackline_core::node::Stale;
 use slackline_core::peer::quota::QuotaMessage;
 use slackline_core::peer::{Body, PeerMessage, SiteMessage};
+use slackline_core::quota::MEMBERS;
 use slackline_core::session::RETENTION;
 
 use crate::cluster::{Cluster, DELAY};
@@ -223,6 +226,33 @@ fn new_storage_that_one_site_knows_waits_for_a_persons_word() {
     assert_eq!(lived(&cluster, 2), (Readiness::Ready, 2));
 }
 
+/// A majority could decide that it is lost for good, and it would serve as a member that is gone.
+#[test]
+fn new_storage_is_not_let_in_while_its_site_is_being_declared_lost() {
+    let mut cluster = Cluster::new(3);
+    cluster.kill(2);
+    cluster.run(10 * SECOND);
+    let label = "site 2".to_owned();
+    let lost = cluster.submit(0, Operation::Seat { site: Cluster::site(2), change: SeatChange::Lost, label });
+    // The change waits at the first, and then the second has accepted it.
+    for at in 0..2 {
+        let is_accepted = |cluster: &Cluster| {
+            let quotas = &cluster.hosts[at].node.as_ref().expect("runs").chapters().quotas;
+            let round = quotas.find(MEMBERS).and_then(|members| members.avantan().share.round.as_ref());
+            round.is_some_and(|round| round.accepted.is_some())
+        };
+        while at == 1 && !is_accepted(&cluster) {
+            cluster.run(MILLISECOND);
+        }
+        assert_eq!(cluster.outcome(0, lost), None);
+        hello_of_other_storage(&mut cluster, at, Some(Incarnation(1)));
+        let noted = cluster.hosts[at].node.as_ref().expect("runs").peers()[2].noted.0;
+        assert_eq!(noted, Incarnation(1), "site {at} lets new storage in");
+    }
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.outcome(0, lost), Some(Outcome::Seated { number: 1 }));
+}
+
 /// Two storages of one site ask at once, each with a person's word, and some sites hear the one first and some the other. Were the highest
 /// number taken that one site has noted, both could take the same.
 #[test]
@@ -381,6 +411,24 @@ fn old_copy_of_a_new_incarnation_is_found_out_by_sites_that_have_crashed() {
     assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Stale);
 }
 
+/// The same of a site that does too little to be noted for that: it is noted in time.
+#[test]
+fn old_copy_of_a_quiet_site_is_found_out_by_sites_that_have_crashed() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    let copy = cluster.hosts[2].copy();
+    for _ in 0..10 {
+        assert!(granted(&cluster.done(2, acquire(1))));
+    }
+    cluster.run(35 * SECOND);
+    (0..3).for_each(|at| cluster.kill(at));
+    cluster.hosts[2].put_back(copy);
+    (0..3).for_each(|at| cluster.start(at));
+    cluster.run(5 * SECOND);
+    assert_eq!(lived(&cluster, 2), (Readiness::Stale, 1), "others note what they heard within 30 seconds");
+}
+
 /// What is on an old copy may be all that is left of something: it is left as it is.
 #[test]
 fn old_copy_is_not_written_to_once_it_is_found_out() {
@@ -508,6 +556,24 @@ fn request_that_another_site_never_answers_is_unknown_in_the_end() {
     cluster.request(2, 11, Request::Show { quota: "gpus".into(), timeout: 1_000_000, local: false });
     let refused = Response::Shown(Err(Refusal::NotReady));
     assert!(cluster.responses.contains(&(2, ClientId(11), refused)), "{:?}", cluster.responses);
+}
+
+/// The answer takes a round trip, and nothing in the question says how long it may take. Sites look once a second for what took too long.
+#[test]
+fn request_that_another_site_answers_is_not_given_up_before() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let outcome = cluster.done(1, acquire(1));
+    let (site, incarnation, session) = cluster.hosts[1].session.expect("opened");
+    let operation = OperationId { site, incarnation, session, sequence: 1 };
+    let answer = (0, ClientId(9), Response::Asked { operation, outcome });
+    for _ in 0..30 {
+        cluster.request(0, 9, Request::Ask { operation });
+        cluster.run(DELAY);
+    }
+    cluster.run(2 * DELAY);
+    let answered = cluster.responses.iter().filter(|response| **response == answer).count();
+    assert_eq!(answered, 30, "an answer on its way is not waited for");
 }
 
 /// Sessions that are silent for longer than the retention end, with their rows; what is asked about them then is honest.

@@ -277,6 +277,19 @@ fn site_that_is_lost_counts_as_in_use_until_it_is_reclaimed() {
     assert_eq!(cluster.done(0, Operation::create("more", 10)), Outcome::Created { limit: 10 });
 }
 
+/// It serves as soon as a majority has confirmed it, and does not hear the one that lives.
+#[test]
+fn site_that_has_just_started_declares_nobody_lost() {
+    let mut cluster = cluster(4);
+    cluster.kill(0);
+    cluster.cut = vec![(3, 0)];
+    cluster.start(0);
+    while readiness(&cluster, 0) != Readiness::Ready {
+        cluster.run(MILLISECOND);
+    }
+    assert_eq!(cluster.done(0, seat(3, SeatChange::Lost)), refused(NoSeat::Lives, 0), "it has not listened for long");
+}
+
 /// Whoever asks for it was cut off all the time that the lost site ran on new storage, and has not heard of that.
 #[test]
 fn site_that_is_declared_lost_by_one_that_was_away_is_reclaimed_with_all_that_it_had() {
@@ -482,6 +495,20 @@ fn site_at_which_an_object_is_at_home_does_not_leave() {
     assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), refused(NoSeat::HasObjects, 1));
     assert_eq!(commit(&mut cluster, 2, of(Change::Delete)), committed(1));
     cluster.run(15 * SECOND);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), Outcome::Seated { number: 1 });
+}
+
+/// What became of the transaction would be known nowhere.
+#[test]
+fn site_that_coordinates_a_transaction_does_not_leave() {
+    let mut cluster = cluster(3);
+    assert_eq!(cluster.done(2, seat(2, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(15 * SECOND);
+    let write = cluster.submit(2, Txn::new().put(&key(0, "x"), "1").put(&key(1, "y"), "1").operation());
+    let leaves = cluster.submit(2, seat(2, SeatChange::Leaves));
+    assert_eq!(cluster.outcome(2, leaves), Some(refused(NoSeat::HasTransactions, 1)));
+    cluster.run(15 * SECOND);
+    assert_eq!(cluster.outcome(2, write), Some(committed(2)));
     assert_eq!(cluster.done(2, seat(2, SeatChange::Leaves)), Outcome::Seated { number: 1 });
 }
 

@@ -4,14 +4,15 @@ use slackline_core::api::{
     Answer, BATCH_OPERATIONS, Batch, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, Submission,
     UnknownReason,
 };
+use slackline_core::avantan::Membership;
 use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
 use slackline_core::machine::{ClientId, Input};
-use slackline_core::peer::quota::{Digest, QuotaMessage, Tally};
+use slackline_core::peer::quota::{Digest, QuotaMessage, Rounds, Tally};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::quota::{KEPT, WAITING, count};
-use slackline_core::rows::GRANT;
+use slackline_core::rows::{DUE, GRANT};
 
 use crate::cluster::{Cluster, DELAY};
 
@@ -317,10 +318,9 @@ fn grants_of_a_deleted_quota_go_ten_minutes_after_it_and_those_of_others_stay() 
         let other = Operation::Acquire { quota: "other".into(), amount: 1, hold: Hold::Open, waits: false };
         let Outcome::Granted { grant: kept, .. } = cluster.done(1, other) else { panic!("tokens are there") };
         let mut dead = Vec::new();
-        for _ in 0..300 {
-            let Outcome::Granted { grant, .. } = cluster.done(1, hold(1, Hold::Open)) else {
-                panic!("tokens are there")
-            };
+        for number in 0..300 {
+            let how = if number % 2 == 0 { Hold::Open } else { Hold::For(30 * 86_400 * SECOND) };
+            let Outcome::Granted { grant, .. } = cluster.done(1, hold(1, how)) else { panic!("tokens are there") };
             dead.push(grant);
         }
         assert_eq!(cluster.done(2, delete()), Outcome::Deleted);
@@ -342,6 +342,7 @@ fn grants_of_a_deleted_quota_go_ten_minutes_after_it_and_those_of_others_stay() 
         assert_eq!(tracked(&cluster, 1), 301);
         cluster.run(30 * SECOND);
         assert_eq!(tracked(&cluster, 1), 2, "restarted: {is_restarted}");
+        assert!(cluster.hosts[1].rows.keys().all(|key| key[0] != DUE), "no hold of it is looked at any more");
         assert_eq!(cluster.done(1, release(dead[1])), Outcome::Refused(Refusal::UnknownGrant));
         assert_eq!(cluster.done(1, release(kept)), Outcome::Released { amount: 1 });
         assert_eq!(cluster.done(1, release(new)), Outcome::Released { amount: 5 });
@@ -946,4 +947,73 @@ fn acquire_where_tokens_come_back_no_more_asks_the_others() {
     cluster.run(200_000);
     let outcome = cluster.outcome(2, waiting);
     assert!(outcome.as_ref().is_some_and(granted), "hope has an end: {outcome:?}");
+}
+
+/// The last that was heard of a site that is down is that it has tokens. Nobody can have those, so nobody hopes for them.
+#[test]
+fn tokens_of_a_site_that_is_down_are_not_hoped_for() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    cluster.kill(2);
+    cluster.run(10 * SECOND);
+    let there = cluster.free(0, "gpus") + cluster.free(1, "gpus");
+    assert!(granted(&cluster.done(0, acquire(there))), "all that the two have");
+    cluster.run(10 * SECOND);
+
+    for most in [1, 0] {
+        let before = cluster.share(0, "gpus").applied;
+        let outcome = cluster.done(0, acquire(5));
+        assert!(matches!(outcome, Outcome::Refused(Refusal::Exhausted { .. })), "{outcome:?}");
+        let rounds = cluster.share(0, "gpus").applied - before;
+        assert!(rounds <= most, "{rounds} rounds for what a site has that is down, not {most}");
+    }
+}
+
+/// A round that moves tokens has asked a site before the deletion does, which then cannot close it. The deletion is tried again and again;
+/// each time it must not put off what ends that round.
+#[test]
+fn deletion_that_meets_an_earlier_offer_waits_for_the_end_of_that_round() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    cluster.run(SECOND);
+    cluster.log = Some(Vec::new());
+    cluster.submit(0, acquire(80));
+    let asks = |cluster: &Cluster| {
+        let log = cluster.log.as_ref().expect("kept");
+        log.iter().any(|(_, _, message)| format!("{:?}", message.body).contains("Election"))
+    };
+    while !asks(&cluster) {
+        cluster.run(MILLISECOND);
+    }
+
+    // It arrives everywhere before the deletion's, and the site that deletes prefers its own.
+    cluster.run(DELAY - MILLISECOND);
+    let gone = cluster.submit(2, delete());
+    cluster.run(1_500 * MILLISECOND);
+    assert_eq!(cluster.outcome(2, gone), Some(Outcome::Deleted));
+}
+
+/// A round among a subset has moved 15 tokens from the first member to the second. One tally is of before, and one of after.
+#[test]
+fn count_in_the_middle_of_a_round_among_a_subset_does_not_go_by_tokens() {
+    let members = [0, 1, 2].map(|at| SiteId::new(at, 0));
+    let tally = |at: usize, tokens, with: [u64; 3]| {
+        let none = vec![(Incarnation(1), 0); 3];
+        let rounds = Rounds { subset: with.to_vec(), ..Rounds::default() };
+        let (given, received) = (none.clone(), none);
+        let (site, limit, acquired) = (members[at], (90, 0), 10);
+        Some(Tally { site, limit, rounds, tokens, acquired, given, received, ..Tally::default() })
+    };
+    let count = |first: Option<Tally>, third: Incarnation| {
+        let tallies = [first, tally(1, 35, [7, 0, 0]), tally(2, 20, [0, 0, 0])];
+        let membership = Membership::first(members[0], Incarnation(1), &members);
+        let incarnations = [Incarnation(1), Incarnation(1), third];
+        let shown = count("gpus", membership, &tallies, &tallies, &incarnations).expect("counted");
+        (shown.in_use_min, shown.in_use_max)
+    };
+    let (before, after) = (tally(0, 20, [0, 0, 0]), tally(0, 5, [0, 7, 0]));
+    assert_eq!(count(before.clone(), Incarnation(1)), (30, 30), "each has granted ten");
+    assert_eq!(count(before, Incarnation(2)), (0, 90), "what lost storage granted is in no total");
+    assert_eq!(count(after, Incarnation(2)), (30, 30), "both are of after it");
 }

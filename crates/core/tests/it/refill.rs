@@ -244,3 +244,33 @@ fn retry_after_counts_what_is_out_beyond_the_limit() {
     let Outcome::Refused(Refusal::Exhausted { retry_after: Some(millis), .. }) = refused else { panic!("{refused:?}") };
     assert!((19_000..=22_000).contains(&millis), "200 and 10 tokens at 10 a second: {millis} ms");
 }
+
+/// Backlog that was handed over of the one that is gone would bring back more than was ever granted of the next one.
+#[test]
+fn quota_that_is_made_anew_refills_nothing_of_what_was_handed_over_before() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90, 10));
+    assert!(granted(&cluster.done(0, acquire(90))));
+    cluster.run(3 * SECOND);
+    assert!(cluster.hosts[0].node.as_ref().expect("runs").metrics().backlog_handed > 0);
+    assert_eq!(cluster.done(0, Operation::Delete { quota: "gpus".into() }), Outcome::Deleted);
+    assert_eq!(cluster.done(0, create(90, 10)), Outcome::Created { limit: 90 });
+    cluster.run(30 * SECOND);
+    assert_eq!((0..3).map(|at| cluster.tokens(at, "gpus")).sum::<i64>(), 90, "nothing was granted of this one");
+}
+
+/// Two sites have not looked at the quota for minutes when a third hands them what it granted just now.
+#[test]
+fn backlog_that_is_handed_over_to_sites_that_were_idle_comes_back_by_the_rate() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(9_000, 300));
+    cluster.run(180 * SECOND);
+    assert!(granted(&cluster.done(0, acquire(3_000))));
+    cluster.run(SECOND);
+    let in_use = cluster.show(0, "gpus").in_use_max;
+    assert!(cluster.hosts[0].node.as_ref().expect("runs").metrics().backlog_handed > 0);
+    assert!(
+        (2_400..=2_900).contains(&in_use),
+        "of 3000 a second brings 300 back, and the count takes a part of one: {in_use}"
+    );
+}

@@ -1,7 +1,7 @@
 //! Scenarios of sessions: what a client was told of an id stays true, across crashes, full disks and the end of the session.
 
 use slackline_core::api::{
-    Answer, Batch, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW, Submission, UnknownReason,
+    Answer, Batch, Hold, Operation, Outcome, Refusal, Request, Response, SESSION_WINDOW, Submission, UnknownReason,
 };
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SessionId, SiteId};
@@ -10,7 +10,7 @@ use slackline_core::object::{Change, Home, Part, Transaction, Value};
 use slackline_core::session::RETENTION;
 
 use crate::cluster::{Cluster, DELAY};
-use crate::quotas::{acquire, create, granted};
+use crate::quotas::{acquire, create, granted, release};
 use crate::txns::{bytes, key, value};
 
 type Session = (SiteId, Incarnation, SessionId);
@@ -139,6 +139,19 @@ fn question_about_a_sequence_that_was_never_given_takes_no_room_from_those_that_
 
     // One that its client may have given, and that has not come, is refused permanently as before.
     assert_eq!(ask(&mut cluster, 0, of, SESSION_WINDOW), withdrawn());
+}
+
+/// Clients are promised ten minutes.
+#[test]
+fn outcome_is_known_for_ten_minutes_of_silence() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(90));
+    let of = cluster.session(1);
+    send(&mut cluster, 1, of, 1, acquire(1));
+    cluster.run(SECOND);
+    let outcome = answer(&cluster, 1).expect("it ended");
+    cluster.run(590 * SECOND);
+    assert_eq!(ask(&mut cluster, 1, of, 1), outcome, "ten seconds before they are over");
 }
 
 /// All tokens are out, and operation 3 of a session at site 1 waits for some.
@@ -389,4 +402,32 @@ fn operation_whose_value_is_out_is_not_refused_when_it_is_sent_again() {
     cluster.run(6 * SECOND);
     let outcome = ask(&mut cluster, 1, (site, incarnation, session), sequence);
     assert!(matches!(outcome, Outcome::LimitSet { limit: 45, .. }), "{outcome:?}");
+}
+
+/// An acquire stays in line for nearly as long as a session is kept, and its client loses the connection just before it is granted.
+#[test]
+fn outcome_of_an_operation_that_waited_is_kept_as_long_as_any_other() {
+    let mut cluster = Cluster::new(1);
+    cluster.done(0, create(5));
+    assert!(granted(&cluster.done(0, acquire(5))));
+    let of = cluster.session(0);
+    let stays = Operation::Acquire { quota: "gpus".into(), amount: 5, hold: Hold::Counted, waits: true };
+    let (site, incarnation, session) = of;
+    let operations = vec![Submission { sequence: 100, timeout: 2 * RETENTION, operation: stays.clone() }];
+    cluster.request(0, 5, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
+    cluster.run(RETENTION - SECOND);
+    assert_eq!(answer(&cluster, 100), None, "it stays in line");
+
+    cluster.done(0, release(5));
+    cluster.run(RETENTION - SECOND);
+    let outcome = again(&mut cluster, 0, of, 100, stays).expect("it is answered from the record");
+    assert!(granted(&outcome), "{outcome:?}");
+
+    // What is asked about is in use, too.
+    cluster.run(RETENTION - SECOND);
+    assert!(granted(&ask(&mut cluster, 0, of, 100)));
+    cluster.run(RETENTION - SECOND);
+    assert!(granted(&ask(&mut cluster, 0, of, 100)));
+    cluster.run(RETENTION + 90 * SECOND);
+    assert_eq!(ask(&mut cluster, 0, of, 100), forgotten());
 }

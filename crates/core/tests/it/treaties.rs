@@ -534,6 +534,28 @@ fn bytes_in_place_of_a_counter_end_its_treaty() {
     assert!(world.valid_at(0).is_none(), "it is retracted");
 }
 
+/// Each write lacks more slack than an `i64` holds many times over, and all of them wait at once.
+#[test]
+fn writes_that_lack_more_than_numbers_hold_are_answered() {
+    let [here, there] = [0, 1].map(|home| Metric::Counter(ObjectKey::new(home, NAMES[1])));
+    let sum = Metric::Sum(vec![Metric::Times(1 << 62, Box::new(here)), there]);
+    let mut world = World::calm(Some(Statement::AtLeast(sum, 0)));
+    world.make(0);
+    world.run(SECOND);
+    assert!(world.valid_at(0).is_some());
+    let writes: Vec<u64> = (0..9)
+        .map(|_| {
+            let part = Part { writes: vec![(NAMES[1].into(), Change::Add(i64::MIN))], ..Part::default() };
+            let home = Home { region: 0, incarnation: Incarnation(1), part };
+            let transaction = Transaction { homes: vec![home], max_wait: 2 * SECOND, ..Transaction::default() };
+            world.cluster.submit(0, Operation::Commit(Box::new(transaction)))
+        })
+        .collect();
+    world.cluster.run(5 * SECOND);
+    assert!(world.is_up(0));
+    assert!(writes.iter().all(|write| world.cluster.outcome(0, *write).is_some()), "each is answered");
+}
+
 /// The bytes are prepared when the treaty is made: it is not, since nothing could retract it when they are carried out.
 #[test]
 fn treaty_is_not_made_of_what_may_be_no_counter_soon() {

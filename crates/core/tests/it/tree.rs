@@ -1,7 +1,7 @@
 //! Scenarios of quotas in trees, named subject_condition_outcome.
 
 use slackline_core::api::{Batch, Charter, Hold, Operation, Outcome, Parent, Refusal, Request, Shown, Submission};
-use slackline_core::clock::SECOND;
+use slackline_core::clock::{MILLISECOND, SECOND};
 
 use crate::cluster::Cluster;
 use crate::quotas::granted;
@@ -231,10 +231,13 @@ fn child_of_a_parent_that_was_deleted_grants_nothing_and_can_be_deleted() {
     let both = (cluster.outcome(1, child).expect("ended"), cluster.outcome(0, gone).expect("ended"));
     assert_eq!(both, (Outcome::Created { limit: 20 }, Outcome::Deleted));
     assert_eq!(cluster.done(2, acquire("a/b", 1, Hold::Counted)), refused(Refusal::NoParent));
+    // Nor is it what somebody who makes sure of it asks for.
+    assert_eq!(cluster.done(2, create("a/b", 20, "a")), refused(Refusal::NoParent));
 
     // One of the same name is another quota.
     assert_eq!(cluster.done(2, create("a", 30, "")), Outcome::Created { limit: 30 });
     cluster.run(SECOND);
+    assert_eq!(cluster.done(1, create("a/b", 20, "a")), refused(Refusal::NoParent));
     assert_eq!(cluster.share(0, "a").table.limit, Some(30), "the site that is asked has heard of it");
     assert_eq!(cluster.done(0, acquire("a/b", 1, Hold::Counted)), refused(Refusal::NoParent));
     assert_eq!(cluster.done(0, delete("a/b")), Outcome::Deleted);
@@ -354,4 +357,69 @@ fn name_is_not_forgotten_while_a_quota_is_below_it() {
     assert_eq!(cluster.done(0, delete("a")), Outcome::Deleted);
     cluster.run(60 * SECOND);
     assert_eq!(cluster.done(2, create("a", 30, "")), Outcome::Created { limit: 30 });
+}
+
+/// A creation waits at a site that is cut off, and meanwhile what it is to be below is deleted.
+#[test]
+fn creation_that_waited_while_its_parent_was_deleted_is_refused() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create("p", 30, ""));
+    cluster.run(SECOND);
+    let links = vec![(1, 0), (0, 1), (1, 2), (2, 1)];
+    cluster.cut = links.clone();
+    let (site, incarnation, session) = cluster.session(1);
+    let operations = vec![Submission { sequence: 1, timeout: 60 * SECOND, operation: create("p/x", 20, "p") }];
+    cluster.request(1, 1, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
+    cluster.run(20 * SECOND);
+
+    // What the others ask of it arrives, and what it says to the one that deletes; but it reaches no majority by itself.
+    cluster.cut = vec![(1, 0)];
+    let gone = cluster.submit(2, delete("p"));
+    while cluster.outcome(2, gone).is_none() {
+        cluster.run(10 * MILLISECOND);
+    }
+    assert_eq!(cluster.outcome(2, gone), Some(Outcome::Deleted));
+    cluster.cut.clear();
+    cluster.run(10 * SECOND);
+    assert_eq!(cluster.outcome(1, 1), Some(refused(Refusal::NoParent)));
+}
+
+/// A company and its web team at one site. Each has so many tokens, and so many come back a second.
+fn refilling(company: (i64, u64), web: (i64, u64)) -> Cluster {
+    let mut cluster = Cluster::new(1);
+    for (name, (limit, rate), above) in [("acme", company, 0), ("acme/web", web, 4)] {
+        let parent = (above > 0).then_some(Parent { length: above, generation: 0 });
+        let charter = Charter { refill: rate * 1_000_000, parent, ..Charter::default() };
+        let create = Operation::Create { quota: name.into(), limit, charter };
+        assert_eq!(cluster.done(0, create), Outcome::Created { limit });
+    }
+    cluster
+}
+
+/// What the company could have refilled while it was idle is not saved up for what is granted of its team then.
+#[test]
+fn parent_that_was_idle_refills_no_more_than_its_rate() {
+    let mut cluster = refilling((60, 1), (60, 60));
+    cluster.run(180 * SECOND);
+    assert!(granted(&cluster.done(0, acquire("acme/web", 60, Hold::Counted))));
+    cluster.run(5 * SECOND);
+    let left = cluster.show(0, "acme").in_use_max;
+    assert!((54..=56).contains(&left), "five seconds bring five of 60 back: {left}");
+}
+
+/// The request waits for tokens of the company. The time for which it waited is not that of what it is granted of its team in the end.
+#[test]
+fn quota_below_the_short_one_begins_to_refill_when_what_waited_is_granted() {
+    let mut cluster = refilling((10, 1_000), (5, 1_000));
+    assert!(granted(&cluster.done(0, acquire("acme", 10, Hold::Counted))));
+    let waits = Operation::Acquire { quota: "acme/web".into(), amount: 5, hold: Hold::Counted, waits: true };
+    let waiting = cluster.submit(0, waits);
+    assert_eq!(cluster.outcome(0, waiting), None, "nothing is left of the company's");
+    while cluster.outcome(0, waiting).is_none() {
+        cluster.run(MILLISECOND);
+    }
+    assert!(cluster.outcome(0, waiting).is_some_and(|outcome| granted(&outcome)));
+    let more = cluster.submit(0, acquire("acme/web", 5, Hold::Counted));
+    let is_more = cluster.outcome(0, more).is_some_and(|outcome| granted(&outcome));
+    assert!(!is_more, "five were granted within the last millisecond, and it brings one");
 }

@@ -3,6 +3,7 @@
 use slackline_core::api::{
     Batch, Hold, Operation, Outcome, Read, Reading, Request, Response, Submission, UnknownReason,
 };
+use slackline_core::bounds::READ_BYTES;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId, SessionId, SiteId, SiteSet};
 use slackline_core::machine::{ClientId, Input, KeySet, Machine, Overlay, View};
@@ -14,6 +15,7 @@ use slackline_core::object::{
 };
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::right::Start;
+use slackline_core::rows::OBJECT;
 use slackline_core::warranty::LEASE;
 
 use crate::cluster::{Cluster, DELAY};
@@ -1039,4 +1041,67 @@ fn coordinator_that_has_the_vote_of_a_lost_participant_does_not_say_that_nobody_
     cluster.cut.clear();
     cluster.run(30 * SECOND);
     assert_eq!(value(&mut cluster, 2, &key(2, "b")), value(&mut cluster, 3, &key(3, "c")));
+}
+
+/// A read waits for a prepared write, and when it gives up, its rows take up nearly all the room that there is for reads. A hold ends in
+/// the same tick, which looks at two ranges: there is room for the first only.
+#[test]
+fn hold_that_ends_with_a_read_that_takes_up_all_room_harms_nobody() {
+    let mut cluster = Cluster::new(2);
+    cluster.done(0, Operation::create("gpus", 1));
+    let many: Vec<ObjectKey> = (0..32).map(|at| key(0, &format!("many/{at}"))).collect();
+    for key in &many[1..] {
+        let value = Change::Put(Value::Bytes(vec![b'x'; VALUE_BYTES].into()));
+        assert_eq!(commit(&mut cluster, 0, Txn::new().write(key, value)), committed(1));
+    }
+    let taken = |cluster: &Cluster, key: &ObjectKey| {
+        let mut rows = cluster.hosts[0].rows.iter();
+        let row = rows.find(|(row, _)| row[0] == OBJECT && row.ends_with(key.name.as_bytes()));
+        row.map_or(0, |(_, value)| value.len())
+    };
+    let put = |cluster: &mut Cluster, bytes: usize| {
+        let value = Change::Put(Value::Bytes(vec![b'x'; bytes].into()));
+        assert_eq!(commit(cluster, 0, Txn::new().write(&many[0], value)), committed(1));
+        taken(cluster, &many[0]) - bytes
+    };
+    let others: usize = many[1..].iter().map(|key| taken(&cluster, key)).sum();
+    let frame = put(&mut cluster, 1000);
+
+    // However much room is left.
+    for spare in (1..200).step_by(9) {
+        put(&mut cluster, READ_BYTES - others - frame - spare);
+        let hold = Operation::Acquire { quota: "gpus".into(), amount: 1, hold: Hold::For(10 * SECOND), waits: false };
+        assert!(matches!(cluster.done(0, hold), Outcome::Granted { .. }));
+        let x = key(0, "x");
+        let id = OperationId {
+            site: Cluster::site(1),
+            incarnation: Incarnation(1),
+            session: SessionId(9),
+            sequence: spare as u64,
+        };
+        let participants = [0, 1].map(|at| (Cluster::site(at), Incarnation(1)));
+        let part = Part { writes: vec![(x.name.clone(), Change::Put(bytes("1")))], ..Part::default() };
+        let asked = prepare(id, cluster.time(0).wall + 60 * SECOND as i64, &participants, part);
+        let gets = many.iter().chain([&x]).map(|key| (key.name.clone(), 1)).collect();
+        let fetch = Fetch {
+            token: 9,
+            start: Start::default(),
+            gets,
+            scans: Vec::new(),
+            rights: false,
+            patience: 11 * SECOND,
+            claim: None,
+        };
+        for message in [Message::Prepare(Box::new(asked)), Message::Fetch(Box::new(fetch))] {
+            let body = Body::Txn(Box::new(message));
+            let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, members: 0, body };
+            cluster.feed(0, Input::Message { from: Cluster::site(1), message });
+        }
+
+        // Both are due when the site is looked after next.
+        cluster.stand_still(30 * SECOND);
+        cluster.feed(0, Input::Tick);
+        cluster.run(90 * SECOND);
+        assert_eq!(cluster.free(0, "gpus") + cluster.free(1, "gpus"), 1, "the hold has ended");
+    }
 }

@@ -220,7 +220,9 @@ impl Leaves {
             // already. Where the whole slack is divided again, all are.
             let is_for_all = asking.purpose == Purpose::Divide;
             let count = if is_for_all { asking.groups.len() } else { AT_A_TIME.min(asking.groups.len()) };
-            let is_there = |home: &u16| turn.here.is_reachable(SiteId::new(*home, lane));
+            // Also those that are not heard of yet because this home was started just now: to take them for gone would retract a treaty of
+            // which they have plenty.
+            let is_there = |home: &u16| turn.here.may_be_reachable(SiteId::new(*home, lane));
             let next: Vec<u16> = asking.groups.drain(..count).flatten().filter(is_there).collect();
             if next.is_empty() {
                 continue;

@@ -69,7 +69,8 @@ pub(super) struct Order {
     pub(super) done: u64,
 }
 
-/// What a part lacks that leaves no counter: more than all homes together can have, so the treaty is retracted. Thousands of them may wait.
+/// What a part lacks that leaves no counter, and the most that any part lacks: more than all homes together can have, so the treaty is
+/// retracted. All parts that may wait at a site, lacking so much, add up to less than an `i128` holds.
 const NEVER_ENOUGH: i128 = 1 << 100;
 
 /// Something that a part lacks.
@@ -124,7 +125,7 @@ impl Held {
         // on where the counter is, and that is not known as long as something is undecided.
         let may_stay_below = || !self.terms.iter().any(|term| term.is_log);
         let is_enough = after.is_some_and(|after| after >= self.bound || (after >= before && may_stay_below()));
-        let amount = after.map_or(NEVER_ENOUGH, |after| self.bound - after);
+        let amount = after.map_or(NEVER_ENOUGH, |after| (self.bound - after).min(NEVER_ENOUGH));
         (!is_enough).then(|| Lack { making: making.clone(), clause, amount })
     }
 

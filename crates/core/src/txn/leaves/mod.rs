@@ -242,7 +242,7 @@ impl Leaves {
             // the treaty is at home here that takes no round trip, but the others are asked before.
             let home = SiteId::new(making.0.home, here.site.me.lane);
             let near = holders.iter().copied().chain([home]).filter(|site| *site != here.site.me);
-            let near = near.filter(|site| here.is_reachable(*site)).map(|site| here.round_trip(site)).min();
+            let near = near.filter(|site| here.may_be_reachable(*site)).map(|site| here.round_trip(site)).min();
             let is_alone = holders.is_empty() && home == here.site.me;
             let expected = near.unwrap_or(if is_alone { 0 } else { LEASE });
             let over_at = leaf.stage.free_at(here.now.mono, here.config.epsilon);
@@ -486,7 +486,7 @@ impl Leaves {
             // Nobody is left to say that it is retracted, or to vouch to.
             Stage::Free if !here.site.is_present(home) => return self.drop_leaf(&mut turn.out.batch, making),
             // It may be up, and what it says be lost on its way.
-            Stage::Retracting(since) if !here.is_reachable(home) || now.mono > since + LEASE => {
+            Stage::Retracting(since) if !here.may_be_reachable(home) || now.mono > since + LEASE => {
                 leaf.stage = Stage::Leaving(now.mono + lease(here.config.epsilon));
                 self.write(&mut turn.out.batch, making);
             }
@@ -499,7 +499,7 @@ impl Leaves {
             Stage::Retracting(_) | Stage::Leaving(_) | Stage::Free => {}
         }
         // While the home is cut off, only the end of the lease is waited for.
-        let is_there = turn.here.is_reachable(home);
+        let is_there = turn.here.may_be_reachable(home);
         let pause = if is_there { AGAIN.max(2 * turn.here.round_trip(home)) } else { SECOND };
         let again = match self.leaves[making].stage {
             Stage::Leaving(free_at) => free_at.min(now.mono + pause),
