@@ -1,7 +1,8 @@
 //! The end of a command: its output, and its exit status.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -35,7 +36,8 @@ fn write_or_end(line: impl Display, is_harmless: impl Fn(&io::Error) -> bool) {
     }
 }
 
-/// Prints what a program that goes on has to say of itself. It does what it was started for, whether anybody can read that or not.
+/// Prints what a program that goes on has to say of itself, or what one that has failed says besides its status. It goes on, or keeps that
+/// status, whether anybody can read this or not.
 fn announce(line: impl Display) {
     if let Err((error, line)) = write_out(line) {
         complain(format_args!("slackline: standard output cannot be written ({error}); it would be: {line}"));
@@ -55,10 +57,13 @@ pub(crate) fn complain(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Prints text over what the screen has shown before.
-pub(crate) fn redraw(text: &str) {
+/// Prints text over what a terminal has shown before; anything else gets one text after the other. False if nobody reads it any more.
+pub(crate) fn redraw(text: &str) -> bool {
+    let text = safe(text);
     let mut out = io::stdout().lock();
-    let _ = writeln!(out, "\x1b[2J\x1b[H{}", safe(text)).and_then(|()| out.flush());
+    let clear = if out.is_terminal() { "\x1b[2J\x1b[H" } else { "" };
+    let end = if out.is_terminal() { "" } else { "\n" };
+    writeln!(out, "{clear}{text}{end}").and_then(|()| out.flush()).is_ok()
 }
 
 /// The output of a command that is done.
@@ -71,6 +76,9 @@ pub(crate) struct End {
     answered: Option<Answered>,
     /// For people: the time that the answer took, in a line on standard error, so that standard output is the answer alone.
     time: Option<String>,
+    /// For people: a question to a site whose answer, if there is one, takes the place of `text`. It is asked once the work is done and its
+    /// time is taken: an interruption of the work must not lose what it has done.
+    better: Option<Pin<Box<dyn Future<Output = Option<String>>>>>,
     /// True if it is needed to undo what was done: a reader that has gone away must not take it along.
     is_needed: bool,
 }
@@ -83,7 +91,7 @@ impl End {
 
     /// The output is text alone.
     pub(crate) fn of_text(text: impl Into<String>) -> Self {
-        Self { json: String::new(), text: text.into(), answered: None, time: None, is_needed: false }
+        Self { json: String::new(), text: text.into(), answered: None, time: None, better: None, is_needed: false }
     }
 
     /// The same output, which is needed to undo what was done.
@@ -96,8 +104,18 @@ impl End {
         Self { answered: Some(answered), ..self }
     }
 
-    /// The same output, with the line on the time that the answer took.
-    pub(crate) async fn timed(mut self, client: &Client, took: Duration) -> Self {
+    /// The same output, whose text is what this finds, if it finds something.
+    pub(crate) fn or_better(self, better: impl Future<Output = Option<String>> + 'static) -> Self {
+        Self { better: Some(Box::pin(better)), ..self }
+    }
+
+    /// The same output as people are told it, with the line on the time that the answer took.
+    pub(crate) async fn told(mut self, client: &Client, took: Duration) -> Self {
+        if let Some(better) = self.better.take()
+            && let Some(text) = better.await
+        {
+            self.text = text;
+        }
         if let Some(answered) = self.answered.take() {
             self.time = Some(answered.line(client, took).await);
         }
@@ -204,9 +222,9 @@ impl Finish {
             // The object's value is printed as it was written: `Value` would lose digits of it.
             Finish::NotAsExpected { key, found, .. } => {
                 let message = self.sentence();
-                say(to_json(NotAsExpected { found, key, message, outcome: "refused", reason: "not_as_expected" }));
+                announce(to_json(NotAsExpected { found, key, message, outcome: "refused", reason: "not_as_expected" }));
             }
-            _ => say(self.json()),
+            _ => announce(self.json()),
         }
     }
 

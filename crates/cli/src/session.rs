@@ -58,7 +58,16 @@ impl Connection {
         json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(json, work, Client::close)
+        self.run_and_end(json, true, work, Client::close)
+    }
+
+    /// The same for work that changes nothing.
+    pub(crate) fn read<F: Future<Output = Result<End, Finish>>>(
+        &self,
+        json: bool,
+        work: impl FnOnce(Client) -> F,
+    ) -> Result<End, Finish> {
+        self.run_and_end(json, false, work, Client::close)
     }
 
     /// Connects, does work that has an operation's id, and leaves the session open: for some time the outcome of the operation can
@@ -68,12 +77,13 @@ impl Connection {
         json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(json, work, Client::leave)
+        self.run_and_end(json, true, work, Client::leave)
     }
 
     fn run_and_end<F: Future<Output = Result<End, Finish>>, E: Future<Output = Vec<Left>>>(
         &self,
         json: bool,
+        changes: bool,
         work: impl FnOnce(Client) -> F,
         end_client: impl FnOnce(Client) -> E,
     ) -> Result<End, Finish> {
@@ -89,11 +99,16 @@ impl Connection {
                 // What is done is done; and a command that runs until it is interrupted ends by itself.
                 biased;
                 end = work(client.clone()) => end,
-                _ = interrupted() => Err(Finish::Interrupted),
+                _ = interrupted() => match changes {
+                    true => Err(Finish::Interrupted),
+                    false => Err(Finish::Failed("interrupted".to_owned())),
+                },
             };
             let took = asked_at.elapsed();
+
+            // What is still asked for people delays the command, but nothing that was done is lost by it any more.
             let end = match end {
-                Ok(end) if !json => Ok(end.timed(&client, took).await),
+                Ok(end) if !json => Ok(end.told(&client, took).await),
                 end => end,
             };
 

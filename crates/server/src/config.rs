@@ -384,13 +384,15 @@ pub(crate) fn check_place(region: &str, address: &str) -> Result<(), ConfigError
 }
 
 fn check_address(key: &str, address: &str) -> Result<(), ConfigError> {
+    // What connects to it takes it for a part of a URI. An address of IPv6 stands in brackets there.
     let is_host = |host: &str| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
-    let port =
-        address.rsplit_once(':').filter(|(host, _)| is_host(host)).and_then(|(_, port)| port.parse::<u16>().ok());
-    match port {
-        Some(_) => Ok(()),
-        None => Err(value(key, format!("{address:?} is not an address like \"eu.example.net:7400\""))),
+    let port = address.rsplit_once(':').filter(|(host, _)| is_host(host));
+    let port = port.filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_port = port.is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if is_port && tonic::transport::Endpoint::from_shared(format!("http://{address}")).is_ok() {
+        return Ok(());
     }
+    Err(value(key, format!("{address:?} is not an address like \"eu.example.net:7400\" or \"[2001:db8::1]:7400\"")))
 }
 
 fn value(key: &str, problem: String) -> ConfigError {

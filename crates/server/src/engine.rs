@@ -25,8 +25,10 @@ use slackline_core::api::{Readiness, Request, Response, Status};
 use slackline_core::id::{Incarnation, SiteId};
 use slackline_core::machine::{ClientId, Effect, Gate, Input, Machine, Overlay, ReadError, STALL_BOUND, Seq, View};
 use slackline_core::node::{self, Node, Stale};
+use slackline_core::object::message::Message;
+use slackline_core::peer::{Body, PeerMessage};
 use slackline_storage::{Store, Torn, WriteError};
-use slackline_wire::{MESSAGE_BYTES, limit_reading, message_bytes, request_bytes};
+use slackline_wire::{MESSAGE_BYTES, limit_message, limit_reading, message_bytes, request_bytes};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
@@ -47,7 +49,7 @@ const TURN_MESSAGES: usize = 1_024;
 /// The most bytes of batches that may gather while a group is synced; no request is handled beyond it.
 pub(crate) const GATHER_BYTES: usize = 8 << 20;
 /// The most bytes of objects in answers that have not been handed out, because the turn goes on or they wait for a sync; no request
-/// is handled beyond it.
+/// is handled beyond it. The same again in answers to what other sites read.
 const ANSWER_BYTES: usize = 16 << 20;
 /// Bounds on the memory of rows that storage has not absorbed, in bytes. From the first on storage is asked to absorb, from the
 /// second on requests wait, and from the third on nothing is taken that would write.
@@ -158,6 +160,8 @@ struct Leaving {
     responses: Vec<(ClientId, Response)>,
     /// Bytes of objects in answers, from when the machine gives one until it is handed to the mailbox.
     answer_bytes: usize,
+    /// The same of answers to what other sites read, until each is handed to the outbox of its link.
+    told_bytes: usize,
 }
 
 /// The times until which something waits.
@@ -221,7 +225,13 @@ impl Engine {
         let writer = store.writer().ok_or(OpenFailure::NoWriter)?;
         let (mailbox, sync_times) = (Arc::clone(&parts.mailbox), Arc::clone(&parts.sync_times));
         let gather = Gather::start(writer, last, name, mailbox, sync_times)?;
-        let leaving = Leaving { effects: Vec::new(), released: Vec::new(), responses: Vec::new(), answer_bytes: 0 };
+        let leaving = Leaving {
+            effects: Vec::new(),
+            released: Vec::new(),
+            responses: Vec::new(),
+            answer_bytes: 0,
+            told_bytes: 0,
+        };
         let engine = Self {
             noted: Noted {
                 clock_trusted: true,
@@ -245,6 +255,9 @@ impl Engine {
         };
 
         let mut engine = engine;
+        if engine.node.stale() == Some(Stale::Removed) {
+            tell_that_it_is_removed();
+        }
         engine.note_members();
         engine.parts.figures.put(engine.figures());
         engine.publish();
@@ -349,6 +362,15 @@ impl Engine {
         // alone, so a full disk stops new operations before it stops agreements. A message without room is dropped, as if lost.
         for _ in 0..TURN_MESSAGES {
             let Some((from, message)) = mailbox.next_message() else { break };
+
+            // To ask for rows costs another site nothing, and the answers may be large. Those that wait for no sync leave first; beyond the
+            // bound a read is dropped, as if lost.
+            if self.leaving.told_bytes >= ANSWER_BYTES && is_fetch(&message) {
+                self.release();
+                if self.leaving.told_bytes >= ANSWER_BYTES {
+                    continue;
+                }
+            }
             let bytes = message_bytes(&message) as u64;
             if self.room() >= STORAGE_RESERVE / 2 + bytes {
                 // The message may hold a client's request that another site passes on.
@@ -423,8 +445,15 @@ impl Engine {
 
         let Self { gate, overlay, gather, leaving, .. } = self;
         for effect in &mut leaving.effects {
-            if let Effect::Respond { response: Response::Read(reading), .. } = effect {
-                leaving.answer_bytes += limit_reading(reading);
+            match effect {
+                Effect::Respond { response: Response::Read(reading), .. } => {
+                    leaving.answer_bytes += limit_reading(reading);
+                }
+                Effect::Send { message, .. } => {
+                    limit_message(message);
+                    leaving.told_bytes += fetched_bytes(message);
+                }
+                _ => {}
             }
         }
 
@@ -514,10 +543,11 @@ impl Engine {
     fn release(&mut self) {
         self.parts.crash_points.leaving(&mut self.leaving.released);
         let (readiness, waiting_for) = (self.readiness(), self.waiting_for());
-        let Leaving { released, responses, answer_bytes, .. } = &mut self.leaving;
+        let Leaving { released, responses, answer_bytes, told_bytes, .. } = &mut self.leaving;
         for effect in released.drain(..) {
             match effect {
                 Effect::Send { to, message } => {
+                    *told_bytes -= fetched_bytes(&message);
                     if let Some(outbox) = self.parts.links.outbox(to) {
                         outbox.send(message);
                     }
@@ -588,10 +618,7 @@ impl Engine {
         // Before the effects of this input reach the gate: a machine on an old copy must not write to it, or say anything.
         match self.node.stale() {
             // It stays as it is, and only says so: a person has decided that its data count no more.
-            Some(Stale::Removed) => error!(
-                "the cluster has decided that this site is lost for good, and a member no longer: it does nothing more; stop it, \
-                 and keep or delete its data directory"
-            ),
+            Some(Stale::Removed) => tell_that_it_is_removed(),
             Some(stale) => return Err(Failure::Stale(stale)),
             None => {}
         }
@@ -739,6 +766,25 @@ impl Engine {
         gauges.room = self.store.room();
         gauges.overlay_rows = self.overlay.len();
     }
+}
+
+/// Says in the log what a site is that the others have removed.
+fn tell_that_it_is_removed() {
+    error!(
+        "the cluster has decided that this site is lost for good, and a member no longer: it does nothing more; stop it, and keep or \
+         delete its data directory"
+    );
+}
+
+/// True if another site wants to read.
+fn is_fetch(message: &PeerMessage) -> bool {
+    matches!(&message.body, Body::Txn(message) if matches!(**message, Message::Fetch(_)))
+}
+
+/// About the bytes of objects in an answer to what another site reads; zero for any other message.
+fn fetched_bytes(message: &PeerMessage) -> usize {
+    let is_answer = matches!(&message.body, Body::Txn(message) if matches!(**message, Message::Fetched(_)));
+    if is_answer { message_bytes(message) } else { 0 }
 }
 
 /// The reason why a machine could not be opened on its storage.

@@ -165,8 +165,8 @@ pub(crate) async fn keep(topology: Arc<Topology>, outbox: Arc<Outbox>) {
     let mut pause = BACK_OFF.0;
     let mut last_problem = String::new();
     loop {
-        let start = Instant::now();
-        let status = match run(&topology, &outbox, &address).await {
+        let mut linked_at = None;
+        let status = match run(&topology, &outbox, &address, &mut linked_at).await {
             Ok(()) => Status::unavailable("the peer ended the link"),
             Err(status) => status,
         };
@@ -182,7 +182,7 @@ pub(crate) async fn keep(topology: Arc<Topology>, outbox: Arc<Outbox>) {
         }
 
         // A link that stood for a while was a good one: the next attempt need not wait for long.
-        if start.elapsed() > KEEP_ALIVE {
+        if linked_at.is_some_and(|at: Instant| at.elapsed() > KEEP_ALIVE) {
             pause = BACK_OFF.0;
             last_problem.clear();
         }
@@ -191,8 +191,14 @@ pub(crate) async fn keep(topology: Arc<Topology>, outbox: Arc<Outbox>) {
     }
 }
 
-/// Connects, introduces us, and sends until the link breaks.
-async fn run(topology: &Topology, outbox: &Arc<Outbox>, address: &str) -> Result<(), Status> {
+/// Connects, introduces us, and sends until the link breaks. Notes when it stood: a peer that is suspended takes a connection, and says
+/// nothing.
+async fn run(
+    topology: &Topology,
+    outbox: &Arc<Outbox>,
+    address: &str,
+    linked_at: &mut Option<Instant>,
+) -> Result<(), Status> {
     let unusable = |error: tonic::transport::Error| Status::unavailable(describe(&error));
     let channel = Endpoint::from_shared(format!("http://{address}"))
         .map_err(unusable)?
@@ -227,6 +233,7 @@ async fn run(topology: &Topology, outbox: &Arc<Outbox>, address: &str) -> Result
     }
 
     outbox.set_linked(true);
+    *linked_at = Some(Instant::now());
     info!(peer = %topology.name(outbox.to), %address, "linked");
     while replies.message().await?.is_some() {}
     Ok(())

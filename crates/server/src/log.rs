@@ -111,7 +111,14 @@ impl Log {
         if !self.busy {
             return None;
         }
-        let (result, last, mut batches) = self.shared.slot().done.take()?;
+
+        // Looked at first: the result is there before the thread ends. One that has ended without has met a broken invariant, and the site is to
+        // stop: it would wait for ever, and say that all is well.
+        let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        let Some((result, last, mut batches)) = self.shared.slot().done.take() else {
+            let why = "the thread that writes the log has ended by a panic";
+            return has_ended.then(|| Err(WriteError::Stopped { why: why.to_owned() }));
+        };
         self.busy = false;
         batches.clear();
         self.spare = batches;
@@ -190,5 +197,30 @@ fn append(shared: &Shared, writer: &mut dyn LogWriter, first: Seq, batches: &[Ar
             }
             result => return result,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log in which an invariant is broken.
+    struct Broken;
+
+    impl LogWriter for Broken {
+        fn append(&mut self, _: Seq, _: &[Arc<Batch>]) -> Result<(), WriteError> {
+            panic!("an invariant is broken");
+        }
+    }
+
+    #[test]
+    fn panic_of_the_log_thread_is_told() {
+        let mut log = Log::start(Box::new(Broken), "us", Arc::new(Mailbox::new())).expect("it starts");
+        log.submit(1, &mut vec![Arc::new(Batch::default())]);
+        let result = (0..500).find_map(|_| {
+            thread::sleep(Duration::from_millis(10));
+            log.poll()
+        });
+        assert!(matches!(result, Some(Err(WriteError::Stopped { .. }))), "the site would wait for it for ever");
     }
 }

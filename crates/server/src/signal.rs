@@ -1,11 +1,13 @@
 //! Running until the process is told to stop, and its logs.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{io, thread};
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::info;
+use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::site::{RunError, SiteHandle};
@@ -30,30 +32,39 @@ pub struct Signals {
     runtime: Runtime,
     interrupt: Signal,
     terminate: Signal,
-    /// Told to load models again.
-    reload: Signal,
+    hangup: Signal,
+    /// True if SIGHUP has the sites load their models again; false if it ends them, as the terminal is gone that they were started from.
+    reloads: bool,
 }
 
 impl Signals {
-    /// Begins to listen. Must not be called within a tokio runtime.
+    /// Begins to listen, for sites that outlive the terminal: at SIGHUP they load their models again. Must not be called within a tokio
+    /// runtime.
     pub fn listen() -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (interrupt, terminate, reload) = {
+        let (interrupt, terminate, hangup) = {
             let _entered = runtime.enter();
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
         };
-        Ok(Self { runtime, interrupt, terminate, reload })
+        Ok(Self { runtime, interrupt, terminate, hangup, reloads: true })
     }
 
-    /// Waits to be told to stop, or until a site has stopped by itself. Returns true for a signal. At SIGHUP the sites load their models
-    /// again.
-    pub fn wait(mut self, sites: &[SiteHandle]) -> bool {
+    /// The same for sites that end with the terminal that they were started from.
+    pub fn listen_at_a_terminal() -> io::Result<Self> {
+        Ok(Self { reloads: false, ..Self::listen()? })
+    }
+
+    /// Waits to be told to stop, or until a site has stopped by itself. Returns true for a signal.
+    pub fn wait(&mut self, sites: &[SiteHandle]) -> bool {
         self.runtime.block_on(async {
             loop {
                 tokio::select! {
                     _ = self.interrupt.recv() => return true,
                     _ = self.terminate.recv() => return true,
-                    _ = self.reload.recv() => sites.iter().for_each(SiteHandle::reload_models),
+                    _ = self.hangup.recv() => match self.reloads {
+                        true => sites.iter().for_each(SiteHandle::reload_models),
+                        false => return true,
+                    },
                     () = tokio::time::sleep(LOOK_INTERVAL) => if sites.iter().any(SiteHandle::has_stopped) {
                         return false;
                     },
@@ -63,12 +74,21 @@ impl Signals {
     }
 }
 
-/// Runs sites until a signal comes, then drains them, for at most `drain`. If one stops by itself, the others are
-/// drained too, and its error is returned.
-pub fn run_until_signal(signals: Signals, sites: Vec<SiteHandle>, drain: Duration) -> Result<(), RunError> {
+/// Runs sites until a signal comes, then drains them, for at most `drain`; a second signal ends the process at once, which loses nothing that
+/// was answered. If one site stops by itself, the others are drained too, and its error is returned.
+pub fn run_until_signal(mut signals: Signals, sites: Vec<SiteHandle>, drain: Duration) -> Result<(), RunError> {
     if signals.wait(&sites) {
-        info!("draining");
+        info!("draining; a second signal ends the site at once");
     }
+    let is_drained = Arc::new(AtomicBool::new(false));
+    let at_second = Arc::clone(&is_drained);
+    thread::spawn(move || {
+        signals.wait(&[]);
+        if !at_second.load(Ordering::Relaxed) {
+            warn!("ended by a second signal before all was drained");
+            std::process::exit(1);
+        }
+    });
 
     // All together, so that each has the whole time.
     for site in &sites {
@@ -78,5 +98,6 @@ pub fn run_until_signal(signals: Signals, sites: Vec<SiteHandle>, drain: Duratio
         let joins: Vec<_> = sites.into_iter().map(|site| scope.spawn(move || site.drain(drain))).collect();
         joins.into_iter().map(|join| join.join()).collect::<Vec<_>>()
     });
+    is_drained.store(true, Ordering::Relaxed);
     results.into_iter().flatten().collect()
 }

@@ -108,6 +108,9 @@ fn senseless_value_is_named_with_its_key() {
             "`http` cannot be used: \"0.0.0.0:7400\" is what the site listens on",
         ),
         ("eu.slackline.internal:7400", "eu.slackline.internal", second + 1, "`sites[1].address` cannot be used"),
+        ("eu.slackline.internal:7400", "2001:db8::1:7400", second + 1, "is not an address"),
+        ("eu.slackline.internal:7400", "a:b:7400", second + 1, "is not an address"),
+        ("eu.slackline.internal:7400", "eu.slackline.internal:+7400", second + 1, "is not an address"),
         ("eu.slackline.internal:7400", "eu.slackline.internal:0", second + 1, "has port 0"),
         ("eu.slackline.internal", "us.slackline.internal", second + 1, "two sites have the address"),
     ];

@@ -43,11 +43,13 @@ fn make_directories(path: &Path) -> io::Result<()> {
     }
     let made: Vec<&Path> = path.ancestors().take_while(|above| !above.exists()).collect();
     std::fs::create_dir_all(path)?;
-    for directory in made {
-        let above = directory.parent().filter(|above| !above.as_os_str().is_empty());
-        sync_directory(above.unwrap_or(Path::new(".")))?;
-    }
-    Ok(())
+    made.into_iter().try_for_each(sync_name)
+}
+
+/// Makes the name of a directory durable.
+fn sync_name(directory: &Path) -> io::Result<()> {
+    let above = directory.parent().filter(|above| !above.as_os_str().is_empty());
+    sync_directory(above.unwrap_or(Path::new(".")))
 }
 
 impl Directory {
@@ -66,6 +68,17 @@ impl Directory {
         // network file systems cannot lock a directory; there the file has to do.
         if matches!(directory.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(in_use());
+        }
+
+        // Before anything is in it: somebody else may have made it, or this program, which ended before the name was durable. Who may not
+        // read the directory above cannot see to that.
+        if !path.join("IDENTITY").exists() {
+            match sync_name(path) {
+                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+                    return Err(io("sync the name of")(error));
+                }
+                _ => {}
+            }
         }
         Ok(Self { path: path.to_path_buf(), _locks: [file, directory] })
     }

@@ -129,16 +129,17 @@ impl Embedded {
         // gives up permanently after an error, and the log goes on in the segments that it has.
         table.patience().set_patient();
         let shared = Arc::new(Shared::new(directory, table, place, &active, spare, last));
-        let threads = vec![
-            spawn("slackline-absorb", &shared, move |shared| Absorber::new(shared, begin).run())
-                .map_err(io("start a thread for"))?,
-            spawn("slackline-prepare", &shared, move |shared| {
-                shared.prepare(options.segments_ahead, options.segments_most)
-            })
-            .map_err(io("start a thread for"))?,
-        ];
         let writer = Some(Writer::new(Arc::clone(&shared), active));
-        Ok(Self { shared, writer, threads, is_new: last == 0, torn })
+        let mut opened = Self { shared, writer, threads: Vec::new(), is_new: last == 0, torn };
+
+        // If the second cannot be started, the first ends as it does on closing, and the directory is free again.
+        let absorb = spawn("slackline-absorb", &opened.shared, move |shared| Absorber::new(shared, begin).run());
+        opened.threads.push(absorb.map_err(io("start a thread for"))?);
+        let prepare = spawn("slackline-prepare", &opened.shared, move |shared| {
+            shared.prepare(options.segments_ahead, options.segments_most)
+        });
+        opened.threads.push(prepare.map_err(io("start a thread for"))?);
+        Ok(opened)
     }
 
     /// Ends the threads and, once the [`LogWriter`] is dropped too, frees the directory. Waits until the table's transaction that

@@ -281,8 +281,8 @@ fn table_error(path: &Path, error: redb::Error) -> OpenError {
     }
 }
 
-/// The table's file, as `redb` sees it. Only a write to where nothing was written before can find the disk full; and it waits for space,
-/// because `redb` gives up permanently after an error.
+/// The table's file, as `redb` sees it. A write to where nothing was written before can find the disk full, and on some file systems any
+/// write can; it waits for space, because `redb` gives up permanently after an error.
 #[derive(Debug)]
 struct Backend {
     disk: Disk,
@@ -317,30 +317,36 @@ impl StorageBackend for Backend {
         let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
         let lacking: Vec<_> = space.lacking(offset, data.len() as u64).collect();
         for range in lacking {
-            self.allocate(range)?;
+            self.once_there_is_space(|| self.disk.allocate(range.0, range.1))?;
             space.take(range);
         }
         drop(space);
-        self.disk.write(offset, data)
+
+        // Where blocks are not written over in place, even what has space may need more.
+        self.once_there_is_space(|| self.disk.write(offset, data))
     }
 }
 
 impl Backend {
-    /// Takes space for a range, and waits for it once the store is open.
-    fn allocate(&self, (from, to): (u64, u64)) -> io::Result<()> {
+    /// Does what may find the disk full, and once the store is open, does it again until there is space.
+    fn once_there_is_space(&self, attempt: impl Fn() -> io::Result<()>) -> io::Result<()> {
         let mut pause = Pause::default();
+        let mut has_waited = false;
         loop {
-            match self.disk.allocate(from, to) {
+            match attempt() {
                 // A refused attempt has lost nothing, so it can be repeated. The site can stop while this waits.
                 Err(error) if is_full(&error) && self.patience.is_patient() => {
                     let why = format!("{} cannot grow: {error}", self.path.display());
                     self.patience.note(Role::Table, Some(why));
+                    has_waited = true;
                     if self.patience.wait(pause.next()) {
                         return Err(error);
                     }
                 }
                 result => {
-                    self.patience.note(Role::Table, None);
+                    if has_waited {
+                        self.patience.note(Role::Table, None);
+                    }
                     return result;
                 }
             }

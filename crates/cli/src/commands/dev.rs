@@ -100,9 +100,13 @@ impl Dev {
         };
 
         // Before the sites start: a Ctrl-C that comes while they do must drain them too.
-        let signals = Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
+        let signals = Signals::listen_at_a_terminal();
+        let mut signals = signals.map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
         let cluster = Cluster::start(config).map_err(|error| match error {
-            DevError::Distance { .. } | DevError::NoSuchPorts { .. } => Finish::WrongUse(error.to_string()),
+            DevError::Distance { .. }
+            | DevError::NoSuchPorts { .. }
+            | DevError::OtherPorts { .. }
+            | DevError::OtherSites { .. } => Finish::WrongUse(error.to_string()),
             error => Finish::Failed(match error.to_string().split_once(" is in use by another process") {
                 // The rest of the sentence is advice on running one site.
                 Some((path, _)) => format!("{path} is in use by another process: stop that cluster, or use --data DIR"),

@@ -36,7 +36,7 @@ pub(crate) struct Explain {
 impl Explain {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let name = self.operation;
-        self.connection.run(self.json, async move |client: Client| {
+        self.connection.read(self.json, async move |client: Client| {
             let operation = client.topology().parse_operation(&name);
             let operation = operation.map_err(|error| operation::malformed(&client, &name, &error))?;
             match client.explain(operation).await? {

@@ -101,7 +101,7 @@ impl Get {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { key, raw, json, site, connection } = self;
         let terms = Terms { site, max_wait: None };
-        connection.run(json, async move |client: Client| {
+        connection.read(json, async move |client: Client| {
             let (terms, key) = (&terms, &key);
             let read = terms.run(&client, |txn| async move { txn.value(key).await }).await?;
             if raw {
@@ -291,7 +291,7 @@ impl Scan {
         };
 
         let limit = usize::try_from(limit).unwrap_or(1);
-        connection.run(json, async move |client: Client| {
+        connection.read(json, async move |client: Client| {
             let (prefix, after) = (&prefix, &after);
             let page = terms.run(&client, |txn| async move { txn.scan_page(prefix, after, limit).await }).await?.value;
             let mut lines = String::new();

@@ -317,24 +317,28 @@ impl Acquire {
                 call = call.at(site);
             }
             let grant = call.await.done()?;
-            // Only people are told how it is given back. The site that granted it knows whether it is, and asks nobody. Nobody waits for that
-            // with a grant that is not printed yet.
-            let topology = client.topology();
-            let region = topology.regions.get(usize::from(grant.id().site.region));
-            let known = match region.filter(|_| !json && grant.expires_at().is_none()) {
-                None => None,
-                Some(region) => {
-                    let quota = client.quota(&name).at(region);
-                    tokio::time::timeout(KNOWN, quota.known()).await.ok().and_then(Result::ok)
-                }
-            };
-            Ok(granted(&grant, known.is_some_and(|known| known.refill > 0)))
+            let end = granted(&grant);
+            if json || grant.expires_at().is_some() {
+                return Ok(end);
+            }
+
+            // Only people are told how it is given back. The site that granted it knows whether it is, and asks nobody.
+            let (client, fills) = (client.clone(), granted_text(&grant, NOTHING_BACK));
+            let site = usize::from(grant.id().site.region);
+            Ok(end.or_better(async move {
+                let region = client.topology().regions.get(site)?;
+                let known = tokio::time::timeout(KNOWN, client.quota(&name).at(region).known()).await;
+                known.ok()?.ok().filter(|known| known.refill > 0).map(|_| fills)
+            }))
         })
     }
 }
 
-/// The output of `quota acquire`, of a quota that refills or not.
-fn granted(grant: &Grant, refills: bool) -> End {
+/// How people are told that nothing is to be given back.
+const NOTHING_BACK: &str = "nothing is to be given back: the quota refills by itself";
+
+/// The output of `quota acquire`.
+fn granted(grant: &Grant) -> End {
     let (amount, quota, site, id) = (grant.amount(), grant.quota(), grant.site(), grant.name());
     let fence = grant.fence();
     let left = grant.expires_at().map(|at| at.saturating_duration_since(Instant::now()));
@@ -351,14 +355,17 @@ fn granted(grant: &Grant, refills: bool) -> End {
     let release = format!("with `slackline quota release --grant {id}`");
     let end = match left {
         Some(left) => format!("given back by itself in {}, or earlier {release}", duration::words(left)),
-        None if refills => "nothing is to be given back: the quota refills by itself".to_owned(),
         None => format!("given back {release}"),
     };
-    let fence = format!("fence {}.{}", fence.incarnation.0, fence.number);
-    let text = format!("granted {amount} of {quota} at {site}: {id} ({fence})\n{end}");
 
     // Nobody else knows its id.
-    End::new(json, text).needed().answered(Answered::by(Some(site)))
+    End::new(json, granted_text(grant, &end)).needed().answered(Answered::by(Some(site)))
+}
+
+/// What people are told of a grant, and of its end.
+fn granted_text(grant: &Grant, end: &str) -> String {
+    let (amount, quota, site, id, fence) = (grant.amount(), grant.quota(), grant.site(), grant.name(), grant.fence());
+    format!("granted {amount} of {quota} at {site}: {id} (fence {}.{})\n{end}", fence.incarnation.0, fence.number)
 }
 
 /// Gives back what is not used of a grant
@@ -567,7 +574,7 @@ struct Show {
 impl Show {
     fn run(self) -> Result<End, Finish> {
         let Self { name, site, local, json, connection } = self;
-        connection.run(json, async move |client: Client| {
+        connection.read(json, async move |client: Client| {
             let mut quota = client.quota(&name);
             if let Some(site) = &site {
                 quota = quota.at(site);
@@ -730,7 +737,7 @@ struct Demand {
 impl Demand {
     fn run(self) -> Result<End, Finish> {
         let Self { name, site, json, connection } = self;
-        connection.run(json, async move |client: Client| {
+        connection.read(json, async move |client: Client| {
             let mut quota = client.quota(&name);
             if let Some(site) = &site {
                 quota = quota.at(site);
@@ -778,7 +785,7 @@ struct List {
 
 impl List {
     fn run(self) -> Result<End, Finish> {
-        self.connection.run(self.json, async |client: Client| {
+        self.connection.read(self.json, async |client: Client| {
             let quotas = client.list().await?;
             let rows = quotas.iter().map(|quota| {
                 json!({
@@ -806,7 +813,7 @@ impl List {
 /// Shows a quota and all that are below it, with what is in use of each
 ///
 /// Each is counted over all sites, by itself: while tokens are taken and given back, what is in use below a quota may be more than what
-/// was counted of it.
+/// was counted of it. Of a quota no more is free than of those above it that are shown.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -830,7 +837,7 @@ impl Tree {
     fn run(self) -> Result<End, Finish> {
         let Self { name, json, connection } = self;
         let until = Instant::now() + connection.deadline;
-        connection.run(json, async move |client: Client| {
+        connection.read(json, async move |client: Client| {
             let listed = client.list().await?;
             let mut levels = Vec::new();
             add_levels(&listed, &name, 0, &mut levels);
@@ -839,6 +846,8 @@ impl Tree {
 
             let (mut rows, mut missing) = (Vec::new(), BTreeSet::new());
             let mut table = Table::new(&["QUOTA", "#LIMIT", "#IN USE", "#FREE"]);
+            // What is free of the last quota of each level: an acquire takes from all of them.
+            let mut free_at: Vec<i64> = Vec::new();
             for ((depth, level), shown) in levels.into_iter().zip(shown) {
                 let Some(shown) = shown else {
                     return Err(Finish::Failed(format!(
@@ -860,8 +869,11 @@ impl Tree {
                     "in_use": { "min": min, "max": max },
                 }));
                 let in_use = if min == max { max.to_string() } else { format!("{min} to {max}") };
-                let free = (shown.limit - max).max(0).to_string();
-                table.row([format!("{}{}", "  ".repeat(depth), level.name), shown.limit.to_string(), in_use, free]);
+                free_at.truncate(depth);
+                let free = (shown.limit - max).max(0).min(free_at.last().copied().unwrap_or(i64::MAX));
+                free_at.push(free);
+                let name = format!("{}{}", "  ".repeat(depth), level.name);
+                table.row([name, shown.limit.to_string(), in_use, free.to_string()]);
             }
             let (mut text, missing) = (table.render(), Vec::from_iter(missing));
             if !missing.is_empty() {

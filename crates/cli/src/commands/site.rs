@@ -213,9 +213,10 @@ struct Remove {
 impl Remove {
     fn run(self) -> Result<End, Finish> {
         let Self { name, json, connection } = self;
+        let deadline = connection.deadline;
         connection.run(json, async move |client: Client| {
             let site = site_of(&client, &name)?;
-            let until = Instant::now() + SETTLING;
+            let until = Instant::now() + SETTLING.min(deadline / 2);
             loop {
                 // It was drained just now: its tokens are on their way.
                 let number = match client.change_members(site, SeatChange::Leaves, "").await.done() {
@@ -335,7 +336,7 @@ impl Wait {
     fn run(self) -> Result<End, Finish> {
         let Self { name, timeout, json, connection } = self;
         let patience = connection.patience().min(timeout);
-        connection.run(json, async move |client: Client| {
+        connection.read(json, async move |client: Client| {
             let topology = client.topology();
             let Some(region) = topology.region(&name) else {
                 let reason = Reason::UnknownRegion { region: name, known: topology.regions.clone() };

@@ -42,7 +42,7 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let patience = self.connection.patience();
-        self.connection.run(self.json, async move |client: Client| {
+        self.connection.read(self.json, async move |client: Client| {
             let sites = client.status(patience).await;
             let rows: Vec<Value> = sites.iter().map(|site| site_json(site, &sites, &client)).collect();
             let membership = sites.iter().filter_map(|site| site.state.as_ref()).map(|state| state.membership).max();

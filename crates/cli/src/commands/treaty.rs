@@ -219,7 +219,7 @@ struct Show {
 impl Show {
     fn run(self) -> Result<End, Finish> {
         let Self { name, watch, json, connection } = self;
-        connection.run(json, async move |client: Client| {
+        connection.read(json, async move |client: Client| {
             let treaty = find(&client, &name).await?;
             if !watch {
                 let shown = treaty.show().await.map_err(refused)?;
@@ -240,7 +240,9 @@ impl Show {
                 };
                 // From the top of the screen, which is empty then. A forecast that is as it was is not drawn again.
                 if drawn.as_ref() != Some(&text) {
-                    end::redraw(&text);
+                    if !end::redraw(&text) {
+                        return Ok(End::silent());
+                    }
                     drawn = Some(text);
                 }
             }
@@ -274,7 +276,7 @@ struct Explain {
 impl Explain {
     fn run(self) -> Result<End, Finish> {
         let Self { name, json, connection } = self;
-        connection.run(json, async move |client: Client| {
+        connection.read(json, async move |client: Client| {
             let treaty = find(&client, &name).await?;
             let (shown, waited) = treaty.explain().await.map_err(refused)?;
             let mut json = shown_json(&shown);
