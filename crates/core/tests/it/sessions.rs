@@ -410,9 +410,11 @@ fn outcome_of_an_operation_that_waited_is_kept_as_long_as_any_other() {
     let mut cluster = Cluster::new(1);
     cluster.done(0, create(5));
     assert!(granted(&cluster.done(0, acquire(5))));
-    let of = cluster.session(0);
+    // What is released comes from another session.
+    cluster.request(0, 5, Request::Open);
+    let Some((_, _, Response::Opened { site, incarnation, session })) = cluster.responses.pop() else { panic!() };
+    let of = (site, incarnation, session);
     let stays = Operation::Acquire { quota: "gpus".into(), amount: 5, hold: Hold::Counted, waits: true };
-    let (site, incarnation, session) = of;
     let operations = vec![Submission { sequence: 100, timeout: 2 * RETENTION, operation: stays.clone() }];
     cluster.request(0, 5, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
     cluster.run(RETENTION - SECOND);
