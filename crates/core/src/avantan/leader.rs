@@ -155,6 +155,11 @@ impl Leader {
         self.phase_at.min(self.record_at)
     }
 
+    /// True if the present phase has an end.
+    pub fn waits(&self) -> bool {
+        self.phase_at != NEVER
+    }
+
     /// True if the time of the present phase is over.
     pub fn is_phase_over(&self, now: u64) -> bool {
         self.phase_at <= now

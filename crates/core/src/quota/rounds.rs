@@ -108,9 +108,11 @@ impl Quotas {
 
         // Any message of a leader in whose round this site is may be its last. But a deletion comes to nothing as long as the round goes on to
         // which this site has offered before: it is asked for again and again, and would put off for ever what ends that one.
-        if self.list[at].avantan.follows() && !is_in_vain {
-            let activity = self.activity(&turn.here, at);
-            activity.leader.follow(moment(&turn.here), turn.out.rng);
+        if self.list[at].avantan.follows() {
+            let leader = &mut self.activity(&turn.here, at).leader;
+            if !is_in_vain || !leader.waits() {
+                leader.follow(moment(&turn.here), turn.out.rng);
+            }
         }
         self.schedule(at);
     }

@@ -95,8 +95,7 @@ impl<A: Amount> Subset<'_, A> {
             Message::Accept { key, rows, dead } => self.vote(from, key, rows, &dead),
             Message::Accepted { key, dead } => self.hear_vote(from, key, dead),
             Message::Refuse { key } => self.hear_refusal(key),
-            // That the sender is new was noted already, by the incarnation in its message; the others are to know as well.
-            Message::Lost { key } if self.is_collecting(key) => self.repeat(),
+            Message::Lost { key } if self.is_collecting(key) => self.tell_of(from),
             Message::Lost { .. } => self.step.ignored = true,
             Message::Decided { key, worse } => self.hear_outcome(key, worse),
             Message::Withdraw { key } => match self.part() {
@@ -252,6 +251,19 @@ impl<A: Amount> Subset<'_, A> {
             }
             _ => {}
         }
+    }
+
+    /// A member of the round is dead. That its site is new was noted already, by the incarnation in its message; the others are to know as
+    /// well, but for those that have said so. Nothing goes to the new one: it would say the same again, and be told again, for ever.
+    fn tell_of(&mut self, new: SiteId) {
+        let Role::Collecting { votes } = &self.avantan.subset else { return };
+        let Some((key, rows)) = self.part().and_then(|part| Some((part.key, part.accepted.clone()?))) else { return };
+        let knows = |site: SiteId| votes.iter().any(|vote| vote.site == site && vote.dead.contains(&new));
+        let others = rows.iter().map(|row| row.site).filter(|site| *site != self.site.me && *site != new);
+        let untold: Vec<SiteId> = others.filter(|site| !knows(*site)).collect();
+        let accept = Message::Accept { key, rows, dead: self.told_dead() };
+        self.step.sends.extend(untold.into_iter().map(|to| (to, accept.clone())));
+        self.tally();
     }
 
     /// A leader, or a member that recovers the round, asks for a vote.
