@@ -7,7 +7,6 @@
 //! no room ([`Refusal::is_recorded`]).
 
 pub use crate::bounds::NAME_BYTES;
-use crate::bounds::{ENTRY_BYTES, KEY_BYTES, MESSAGE_BYTES, NAMED_BYTES};
 use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::trace::Trace;
 use crate::object::{Abort, ObjectKey, Origin, Seen, Span, Transaction, Value};
@@ -21,9 +20,6 @@ pub fn is_name(name: &str) -> bool {
 pub const HOLD_MICROS: u64 = 400 * 24 * 3600 * 1_000_000;
 /// The most operations in one batch.
 pub const BATCH_OPERATIONS: usize = 1024;
-
-// A batch whose operations are all refused, each with as many names as it may carry, is answered in one message.
-const _: () = assert!(BATCH_OPERATIONS * (NAMED_BYTES + KEY_BYTES + 20 * ENTRY_BYTES) <= MESSAGE_BYTES);
 /// The most operations of a session that may be without a forgotten outcome at a time.
 pub const SESSION_WINDOW: u64 = 1024;
 

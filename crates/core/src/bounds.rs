@@ -36,8 +36,8 @@ pub const READ_BYTES: usize = 8 << 20;
 /// The most bytes of values that one answer to reads carries on the wire, names in spans included.
 pub const READING_BYTES: usize = 4 << 20;
 
-/// The most bytes of names that one refusal carries, what stands beside each included. At least one name is there, which may be longest.
-pub const NAMED_BYTES: usize = 4096;
+/// The most bytes of names that one refusal carries, what stands beside each included: 140 names of 80 bytes. Sites keep it with the outcome.
+pub const NAMED_BYTES: usize = 16 * 1024;
 
 /// The most things that are due that one room of transactions does in a call; the next call comes at once.
 pub(crate) const AT_ONCE: usize = 16;

@@ -250,7 +250,7 @@ impl Here<'_> {
 
     /// True if another member is up, as far as was heard lately, or if this site was opened just now and has not had the time to hear of it.
     pub fn may_be_up(&self, peer: &Peer) -> bool {
-        peer.is_up(self.now) || self.steady < SILENCE && peer.heard.is_none()
+        peer.is_up(self.now) || self.steady < SILENCE && peer.heard.is_none() && !peer.gone
     }
 
     /// The same of a site; this one is.

@@ -138,11 +138,11 @@ impl fmt::Display for Refusal {
                 write!(f, "the site still has tokens of {quotas}: they are given away when another site is up")
             }
             Refusal::NoSeat { why: NoSeat::HasGrants, count } => {
-                let grants = counted(*count, "grant of the site is", "grants of the site are");
+                let grants = at_least(*count, "grant of the site is", "grants of the site are");
                 write!(f, "{grants} out, which it alone can take back")
             }
             Refusal::NoSeat { why: NoSeat::HasObjects, count } => {
-                write!(f, "{} at home at the site", counted(*count, "object is", "objects are"))
+                write!(f, "{} at home at the site", at_least(*count, "object is", "objects are"))
             }
             Refusal::NoSeat { why: NoSeat::HasTransactions, count } => {
                 let transactions = counted(*count, "transaction is", "transactions are");
@@ -241,11 +241,12 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A count, with the words that fit one or several. It is looked for no farther than a thousand.
+/// A count, with the words that fit one or several.
 fn counted(count: u64, one: &str, several: &str) -> String {
-    match count {
-        1 => format!("1 {one}"),
-        ..COUNTED => format!("{count} {several}"),
-        _ => format!("{count} or more {several}"),
-    }
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
+/// The same of what is looked for no farther than a thousand.
+fn at_least(count: u64, one: &str, several: &str) -> String {
+    if count < COUNTED { counted(count, one, several) } else { format!("{count} or more {several}") }
 }

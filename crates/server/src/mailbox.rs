@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rustc_hash::FxHashMap;
-use slackline_core::api::{Reading, Request, Response};
+use slackline_core::api::{Answer, Outcome, Reading, Request, Response};
+use slackline_core::bounds::ENTRY_BYTES;
 use slackline_core::id::SiteId;
 use slackline_core::machine::ClientId;
 use slackline_core::object::{Abort, Cause};
@@ -30,6 +31,8 @@ pub(crate) const QUEUE_MESSAGES: usize = 16_384;
 const QUEUE_BYTES: usize = 64 << 20;
 /// The bytes of objects, waiting to be sent to a client, that count as one reply more.
 const REPLY_BYTES: usize = 4 << 10;
+/// The most bytes of names of calls in one answer to a batch. With the outcomes beside them it fits a message.
+const ANSWERS_BYTES: usize = 2 << 20;
 /// The most bytes of objects that wait to be sent to one client, and to all: 64 and 256 MiB. A read beyond that is answered as
 /// overloaded. Otherwise a client that asks and does not read fills the memory: one question is a thousandth of its answer.
 const CLIENT_REPLIES: usize = (64 << 20) / REPLY_BYTES;
@@ -332,6 +335,24 @@ impl Drop for Registration {
 }
 
 /// The responses that wait to be sent to one client.
+/// About the bytes of the names of calls in an answer.
+fn named_bytes(answer: &Answer) -> usize {
+    match &answer.outcome {
+        Outcome::Aborted(abort) => abort.calls.iter().map(|call| call.name.len() + ENTRY_BYTES).sum(),
+        _ => 0,
+    }
+}
+
+/// The number of the first answers that a message holds; none if it holds all.
+fn answers_that_fit(answers: &[Answer]) -> Option<usize> {
+    let mut bytes = 0;
+    let over = answers.iter().position(|answer| {
+        bytes += named_bytes(answer);
+        bytes > ANSWERS_BYTES
+    });
+    over.map(|at| at.max(1)).filter(|at| *at < answers.len())
+}
+
 #[derive(Default, Debug)]
 struct Client {
     state: Mutex<Replies>,
@@ -352,16 +373,28 @@ struct Replies {
 impl Client {
     /// Adds a response to those that wait to be sent; `all` is the weight of those of all clients.
     fn deliver(&self, mut response: Response, all: &AtomicUsize) {
+        // Outcomes are small, but for aborts that name calls: so many of these that no message would hold them are several answers.
+        if let Response::Batch { session, answers } = &mut response
+            && let Some(fit) = answers_that_fit(answers)
+        {
+            let (session, rest) = (*session, answers.split_off(fit));
+            self.deliver(response, all);
+            return self.deliver(Response::Batch { session, answers: rest }, all);
+        }
         let mut state = self.state();
 
-        // Only reads are refused at the bound. Outcomes are always delivered: they are small, and the client has to know them.
+        // Only reads are refused at the bound. Outcomes are always delivered: the client has to know them.
         let mut weight = 1;
-        if let Response::Read(reading) = &mut response {
-            weight += limit_reading(reading) / REPLY_BYTES;
-            if state.weight + weight > CLIENT_REPLIES || all.load(Ordering::Relaxed) + weight > ALL_REPLIES {
-                refuse(reading);
-                weight = 1;
+        match &mut response {
+            Response::Read(reading) => {
+                weight += limit_reading(reading) / REPLY_BYTES;
+                if state.weight + weight > CLIENT_REPLIES || all.load(Ordering::Relaxed) + weight > ALL_REPLIES {
+                    refuse(reading);
+                    weight = 1;
+                }
             }
+            Response::Batch { answers, .. } => weight += answers.iter().map(named_bytes).sum::<usize>() / REPLY_BYTES,
+            _ => {}
         }
 
         state.weight += weight;
@@ -405,5 +438,36 @@ impl Client {
 
     fn state(&self) -> MutexGuard<'_, Replies> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackline_core::bounds::{MESSAGE_BYTES, NAMED_BYTES};
+    use slackline_core::id::SessionId;
+    use slackline_core::object::ObjectKey;
+
+    use super::*;
+
+    #[test]
+    fn answers_that_name_more_than_a_message_holds_are_several() {
+        let call = ObjectKey::new(0, "x".repeat(1000));
+        let calls = vec![call; NAMED_BYTES / (1000 + ENTRY_BYTES)];
+        let outcome = Outcome::Aborted(Box::new(Abort { calls, ..Abort::of(Cause::Depended) }));
+        let answers: Vec<_> = (0..1024).map(|sequence| Answer { sequence, outcome: outcome.clone() }).collect();
+        let (client, all) = (Client::default(), AtomicUsize::new(0));
+        client.deliver(Response::Batch { session: SessionId(1), answers: answers.clone() }, &all);
+        client.deliver(Response::Batch { session: SessionId(1), answers: Vec::new() }, &all);
+
+        let mut state = client.state();
+        assert_eq!(state.replies.pop_back(), Some((Response::Batch { session: SessionId(1), answers: Vec::new() }, 1)));
+        let parts = state.replies.drain(..).map(|(response, _)| match response {
+            Response::Batch { answers, .. } => answers,
+            other => panic!("{other:?}"),
+        });
+        let parts: Vec<Vec<Answer>> = parts.collect();
+        assert!(parts.len() > 4);
+        assert!(parts.iter().all(|part| part.iter().map(named_bytes).sum::<usize>() < MESSAGE_BYTES / 2));
+        assert_eq!(parts.concat(), answers);
     }
 }

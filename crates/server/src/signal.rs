@@ -15,6 +15,9 @@ use crate::site::{RunError, SiteHandle};
 /// The pause between two looks for a site that has stopped by itself.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Signals that come within this time are one: a terminal tells all processes of a group, and one of them may tell another.
+const SAME: Duration = Duration::from_secs(1);
+
 /// Writes logs to standard error, of the levels that `RUST_LOG` names; without it, from `info` on.
 pub fn init_logs() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
@@ -77,13 +80,19 @@ impl Signals {
 /// Runs sites until a signal comes, then drains them, for at most `drain`; a second signal ends the process at once, which loses nothing that
 /// was answered. If one site stops by itself, the others are drained too, and its error is returned.
 pub fn run_until_signal(mut signals: Signals, sites: Vec<SiteHandle>, drain: Duration) -> Result<(), RunError> {
-    if signals.wait(&sites) {
+    let is_told = signals.wait(&sites);
+    if is_told {
         info!("draining; a second signal ends the site at once");
     }
     let is_drained = Arc::new(AtomicBool::new(false));
     let at_second = Arc::clone(&is_drained);
     thread::spawn(move || {
-        signals.wait(&[]);
+        // A site that has stopped by itself was told nothing yet.
+        for _ in 0..if is_told { 1 } else { 2 } {
+            thread::sleep(SAME);
+            let Ok(mut signals) = Signals::listen() else { return };
+            signals.wait(&[]);
+        }
         if !at_second.load(Ordering::Relaxed) {
             warn!("ended by a second signal before all was drained");
             std::process::exit(1);

@@ -85,7 +85,7 @@ impl Quotas {
             Lifecycle::Seat { site, .. } if admin.aim.is_none() => self.is_seat_ready(here, at, site),
             // A round that creates what exists comes to nothing. Here it may be gone: a round that records this site tells.
             Lifecycle::Create { .. } if admin.aim.is_none() && self.waits_to_be_recorded(here, at) => Ok(false),
-            // What it is to be below may have been deleted since it came; the name is forgotten some time later, and another quota may have it.
+            // What it is to be below may have been deleted since it came; some time later that name is forgotten, and may be another quota's.
             Lifecycle::Create { charter, .. } if admin.aim.is_none() => {
                 match self.charter_below(here, &self.list[at].name, charter) {
                     Ok(_) => Ok(true),
@@ -145,12 +145,12 @@ impl Quotas {
         turn: &mut Turn,
         at: usize,
         reason: impl Fn(&Self, &Admin) -> Option<Refusal>,
-    ) {
-        let Some(activity) = &mut self.list[at].activity else { return };
-        if activity.admin.is_empty() {
-            return;
-        }
+    ) -> bool {
+        let Some(activity) = self.list[at].activity.as_mut().filter(|activity| !activity.admin.is_empty()) else {
+            return false;
+        };
         let admin = std::mem::take(&mut activity.admin);
+        let count = admin.len();
         let mut left = VecDeque::with_capacity(admin.len());
         for admin in admin {
             match reason(self, &admin) {
@@ -161,6 +161,7 @@ impl Quotas {
         let activity = self.list[at].activity.as_mut().expect("looked at above");
         activity.admin = left;
         activity.note_deadlines();
+        activity.admin.len() < count
     }
 }
 

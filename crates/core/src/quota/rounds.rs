@@ -240,12 +240,22 @@ impl Quotas {
         // What is there already needs no round.
         self.finish_admin(turn, at);
         let here = turn.here;
-        self.refuse_admin(turn, at, |quotas, admin| quotas.is_ready(&here, at, admin).err());
+        if self.refuse_admin(turn, at, |quotas, admin| quotas.is_ready(&here, at, admin).err()) {
+            // What is refused must not take effect by the election that is under way for it.
+            self.withdraw_admin_round(turn, at);
+        }
 
         // One that waits for an incarnation to be recorded does not hold up those behind it.
         let quota = &self.list[at];
         let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
-        let Some(first) = admin.find(|admin| self.is_ready(&turn.here, at, admin) == Ok(true)) else { return };
+        let Some(first) = admin.find(|admin| self.is_ready(&turn.here, at, admin) == Ok(true)) else {
+            // What it is to be below may be about to be deleted. Nobody tells what comes of that.
+            let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
+            if admin.any(|admin| matches!(admin.change, Lifecycle::Create { .. })) {
+                self.activity(&here, at).leader.look_at(here.now.mono + RELAXED_TICK);
+            }
+            return;
+        };
         let intent = match first.change {
             Lifecycle::Create { limit, charter } => Intent::Create { limit, charter },
             Lifecycle::Resize { limit } => Intent::Resize { limit },

@@ -67,7 +67,7 @@ impl Dependents {
             }
         }
         if let Some(name) = first {
-            // The rest are named when these are covered. A client may have a thousand such answers in one message.
+            // The rest are named when these are covered. A thousand outcomes of a session are kept.
             let mut left = NAMED_BYTES;
             let fits = |call: &&ObjectKey| {
                 let rest = left.checked_sub(call.name.len() + ENTRY_BYTES);

@@ -18,8 +18,9 @@ impl Sessions {
     /// True if [`Sessions::next_request`] would give something.
     pub fn has_something_to_send(&self) -> bool {
         let may_read = || !self.stream.is_relayed() && self.reads.has_queued();
-        let may_make_room = || self.windows.len() >= SESSIONS && self.windows.has_doubts();
-        let may_go = |stays| self.has_fresh(stays) && (self.windows.roomiest(stays).is_some() || may_make_room());
+        let may_make_room = |stays| self.windows.len() >= SESSIONS && self.windows.may_make_room(stays);
+        let has_room = |stays| self.windows.roomiest(stays).is_some() || may_make_room(stays);
+        let may_go = |stays| self.has_fresh(stays) && has_room(stays);
         let may_leave = || !self.queue.resend.is_empty() || self.wants_session() || may_go(false) || may_go(true);
         self.stream.is_open() && (!self.queue.outbox.is_empty() || may_read() || self.may_take_off() && may_leave())
     }
@@ -69,11 +70,9 @@ impl Sessions {
 
     /// Rule 5: true if the sessions' windows are too full for what waits.
     pub(super) fn wants_session(&self) -> bool {
-        let lacks = |stays| self.windows.room(stays) < self.queue.fresh.count(stays).min(BATCH_OPERATIONS / 2);
-        !self.stream.is_relayed()
-            && !self.stream.opening
-            && self.windows.len() < SESSIONS
-            && (lacks(false) || lacks(true))
+        let is_short = |stays| self.windows.room(stays) < self.queue.fresh.count(stays).min(BATCH_OPERATIONS / 2);
+        let lacks = |stays| self.windows.may_have_more(stays) && is_short(stays);
+        !self.stream.is_relayed() && !self.stream.opening && (lacks(false) || lacks(true))
     }
 
     /// Rule 4: true if another batch may leave.

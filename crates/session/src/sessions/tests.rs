@@ -148,6 +148,11 @@ fn acquire(amount: i64) -> Command {
     Command::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted, waits: false }
 }
 
+/// An acquire that stays in line.
+fn stay(amount: i64) -> Command {
+    Command::Acquire { quota: "gpus".into(), amount, hold: Hold::Counted, waits: true }
+}
+
 fn release(amount: i64) -> Command {
     Command::Release { quota: "gpus".into(), amount }
 }
@@ -223,7 +228,7 @@ fn calls_that_wait_at_the_site_hold_nothing_up() {
 fn acquires_that_stay_in_line_keep_no_release_from_leaving() {
     let mut script = Script::connected();
     for _ in 0..70 {
-        script.submit(Command::Acquire { quota: "gpus".into(), amount: 1, hold: Hold::Counted, waits: true });
+        script.submit(stay(1));
         script.open_if_wanted();
         let batch = script.batch().expect("it leaves");
         script.answer(batch.session.0, &[]);
@@ -248,10 +253,9 @@ fn acquires_that_stay_in_line_keep_no_release_from_leaving() {
 #[test]
 fn a_call_that_stays_and_others_leave_in_turn() {
     let mut script = Script::connected();
-    let stays = || Command::Acquire { quota: "gpus".into(), amount: 1, hold: Hold::Counted, waits: true };
     let releases: Vec<bool> = (0..6)
         .map(|_| {
-            script.submit(stays());
+            script.submit(stay(1));
             script.submit(release(1));
             script.open_if_wanted();
             let batch = script.batch().expect("something leaves");
@@ -260,6 +264,27 @@ fn a_call_that_stays_and_others_leave_in_turn() {
         })
         .collect();
     assert_eq!(releases, [false, true, false, true, false, true]);
+}
+
+/// Other calls are under way in every session that there may be: one that stays leaves all the same.
+#[test]
+fn call_that_stays_leaves_though_others_are_in_every_session() {
+    let mut script = Script::connected();
+    for session in 1..=64 {
+        if session > 1 {
+            script.book.opened(INCARNATION, SessionId(session));
+        }
+        let windows = &mut script.book.windows;
+        let position = windows.position(SessionId(session)).expect("it is open");
+        windows[position].give(0, false);
+    }
+    let doubted = script.book.windows.operation(0, 1);
+    script.book.windows.doubt(doubted, script.now);
+    script.submit(stay(1));
+    // Not checked: no call here has the sequences that were given.
+    let request = script.book.next_request(script.now);
+    assert!(matches!(request, Some(Request::Batch(batch)) if batch.operations.len() == 1));
+    assert!(script.book.windows.take_up(doubted, 0), "what may be asked about is not let go of in vain");
 }
 
 #[test]

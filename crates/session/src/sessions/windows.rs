@@ -16,8 +16,11 @@ pub const WATCH: Duration = Duration::from_secs(300);
 /// The most operations reported as unknown that hold their session's mark back; the oldest are let go.
 const DOUBTS: usize = 4096;
 
-/// The most sessions at one site. Half of them at most are for calls that stay in line: 32,768 of these.
+/// The most sessions at one site, and how many of them calls may have that stay in line: 32,768 of these.
 pub(super) const SESSIONS: usize = 64;
+const KEPT: usize = SESSIONS / 2;
+/// A session with this much room takes the next batch, whatever other sessions there are.
+const SPACIOUS: usize = SESSION_WINDOW as usize / 2;
 
 /// What is known of a sequence that was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,28 +148,46 @@ impl Windows {
         self.sessions.iter().position(|session| session.id == id)
     }
 
-    /// The position of the session in which calls that stay, or others, leave next: that of their kind with most room. What does not stay
-    /// may leave in one of the other kind, where it waits for nobody, and nobody for it. None if no session has room.
+    /// The position of the session in which calls that stay, or others, leave next; none if no session has room for them.
     pub(super) fn roomiest(&self, stays: bool) -> Option<usize> {
-        let any = || self.best(|session| session.room()).filter(|_| !stays);
+        // Where a new session is not to be had, or takes a round trip: what does not stay waits for nobody in a session of the other kind, and
+        // nobody for it. The first call that stays goes where there is room: it has to go somewhere.
+        let any = || self.best(Session::room).filter(|_| !stays || self.kept() == 0);
         self.roomiest_of_its_kind(stays).or_else(any)
     }
 
-    /// The number of calls that stay, or of others, that the sessions of their kind take next.
+    /// The number of calls that stay, or of others, for which sessions of their kind have room: those in use, or one that is idle.
     pub(super) fn room(&self, stays: bool) -> usize {
-        self.roomiest_of_its_kind(stays).map_or(0, |position| self.sessions[position].room())
+        let room = |position: Option<usize>| position.map_or(0, |position| self.sessions[position].room());
+        room(self.in_use(stays)).max(room(self.idle(stays)))
     }
 
-    fn roomiest_of_its_kind(&self, stays: bool) -> Option<usize> {
-        let in_use = |session: &Session| if session.stays == stays && !session.is_idle() { session.room() } else { 0 };
-        let idle = |session: &Session| if session.is_idle() { session.room() } else { 0 };
-        if !stays {
-            return self.best(|session| in_use(session).max(idle(session)));
-        }
+    /// True if calls that stay, or others, may have one more session.
+    pub(super) fn may_have_more(&self, stays: bool) -> bool {
+        self.len() < SESSIONS && (!stays || self.kept() < KEPT)
+    }
 
-        // Together, as far as they fit; and half of the sessions that there may be are left to what does not stay.
-        let kept = self.sessions.iter().filter(|session| session.stays && !session.is_idle()).count();
-        self.best(in_use).or_else(|| self.best(idle).filter(|_| kept < SESSIONS / 2))
+    /// The number of sessions in which calls stay.
+    fn kept(&self) -> usize {
+        self.sessions.iter().filter(|session| session.stays && !session.is_idle()).count()
+    }
+
+    /// Calls of a kind stand together as far as they fit: an idle session may be of any kind next.
+    fn roomiest_of_its_kind(&self, stays: bool) -> Option<usize> {
+        let spacious = |position: &usize| stays || self.sessions[*position].room() >= SPACIOUS;
+        let in_use = self.in_use(stays);
+        in_use.filter(spacious).or_else(|| self.idle(stays)).or(in_use)
+    }
+
+    /// The roomiest session in which calls of this kind are.
+    fn in_use(&self, stays: bool) -> Option<usize> {
+        self.best(|session| if session.stays == stays && !session.is_idle() { session.room() } else { 0 })
+    }
+
+    /// A session in which no call is, if calls of this kind may take one.
+    fn idle(&self, stays: bool) -> Option<usize> {
+        let idle = self.best(|session| if session.is_idle() { session.room() } else { 0 });
+        idle.filter(|_| !stays || self.kept() < KEPT)
     }
 
     /// The position of the session with most room by this measure; none if all have none.
@@ -266,11 +287,21 @@ impl Windows {
     }
 
     /// Lets go of the oldest of what was reported as unknown until a session has room for calls that stay, or for others: what is new goes
-    /// before what somebody may still ask about.
+    /// before what somebody may still ask about. Nothing is let go of in vain.
     pub(super) fn make_room(&mut self, stays: bool) {
-        while self.roomiest(stays).is_none() && !self.doubts.is_empty() {
+        while self.roomiest(stays).is_none() && self.may_make_room(stays) {
             self.let_go_of_oldest_doubt();
         }
+    }
+
+    /// True if there would be room without what was reported as unknown.
+    pub(super) fn may_make_room(&self, stays: bool) -> bool {
+        let is_free_without = |session: &Session| !session.entries.iter().any(|entry| matches!(entry, Entry::Call(_)));
+        let is_held = |session: &Session| session.entries.front() == Some(&Entry::Unknown);
+        self.sessions.iter().filter(|session| !session.ended && is_held(session)).any(|session| match stays {
+            false => true,
+            true => session.stays || is_free_without(session) && self.kept() < KEPT,
+        })
     }
 
     /// Lets go of what was reported as unknown so long ago that nobody will ask.
@@ -285,11 +316,6 @@ impl Windows {
         if let Some(position) = self.position(id) {
             self.sessions[position].settle(sequence);
         }
-    }
-
-    /// True if something was reported as unknown, and may be let go of.
-    pub(super) fn has_doubts(&self) -> bool {
-        !self.doubts.is_empty()
     }
 
     /// Asserts what always holds between the fields.

@@ -506,13 +506,13 @@ fn outcome_goes_to_the_caller_of_its_id_and_to_nobody_else() {
     let mut script = Script::connected();
     // Two sessions, so that sequences repeat.
     script.book.opened(INCARNATION, SessionId(2));
-    let one = script.submit(acquire(1));
+    let one = script.submit(stay(1));
     let batch = script.batch().expect("nothing is under way");
     let session = batch.session.0;
     script.answer(session, &[]);
     let other = script.submit(acquire(2));
     let batch = script.batch().expect("the site has answered");
-    assert_eq!((batch.session.0, sequences(&batch)), (3 - session, vec![1]), "the session with more room");
+    assert_eq!((batch.session.0, sequences(&batch)), (3 - session, vec![1]), "a session of the other kind");
     script.answer(3 - session, &[(1, granted(22))]);
     assert!(script.poll(one).is_none());
     let finished = script.poll(other).expect("answered");
