@@ -87,7 +87,9 @@ impl Simulation {
                 Body::Quota(QuotaMessage::Digests(digests)) => {
                     digests.iter().for_each(|digest| *said.entry(&digest.quota).or_default() += 1)
                 }
-                Body::Quota(QuotaMessage::Lookup { quota, .. }) => *said.entry(quota).or_default() += 1,
+                Body::Quota(QuotaMessage::Lookup { quota, .. } | QuotaMessage::Subset { quota, .. }) => {
+                    *said.entry(quota).or_default() += 1;
+                }
                 Body::Quota(QuotaMessage::Avantan { quota, message }) => {
                     *said.entry(quota).or_default() += 1;
                     // Elections are counted besides, by why they are led.
@@ -108,8 +110,13 @@ impl Simulation {
                     if let Some(id) = transaction_of(message) {
                         *about.entry(id).or_default() += 1;
                     }
-                    if let object::message::Message::Revoke { rights, .. } = &**message {
-                        rights.iter().for_each(|(name, _)| *asked_back.entry(name).or_default() += 1);
+                    match &**message {
+                        object::message::Message::Revoke { rights, .. } => {
+                            rights.iter().for_each(|(name, _)| *asked_back.entry(name).or_default() += 1);
+                        }
+                        // As of a quota: no quota has the name of a treaty.
+                        object::message::Message::Treaty { treaty, .. } => *said.entry(&treaty.name).or_default() += 1,
+                        _ => {}
                     }
                 }
                 _ => {}

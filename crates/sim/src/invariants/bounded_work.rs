@@ -7,7 +7,7 @@
 //! | elections for a quota for which nothing waits at the site | [`UNASKED`] | one in eight seconds |
 //! | elections ahead of need: requests come, and the forecast says that what is there will not do | [`FORESEEN`] | one a second |
 //! | elections for a quota for which something waits | [`ASKED`] | four a second |
-//! | messages of one site about one quota | [`SAID`] for each other site | 60 a second for each |
+//! | messages of one site about one quota, or one treaty | [`SAID`] for each other site | 60 a second for each |
 //! | messages of one site about one transaction | [`ABOUT`] for each other site | six a second for each |
 //! | times that rights over one object are asked back | [`ABOUT`] for each other site | six a second for each |
 //! | messages of one turn | [`TURN`] for each other site | - |
