@@ -84,6 +84,7 @@ impl<'a> Cursor<'a> {
                 return Ok(value);
             }
         }
+
         Err(Malformed)
     }
 
@@ -114,6 +115,7 @@ impl<'a> Cursor<'a> {
                 return Ok(value);
             }
         }
+
         Err(Malformed)
     }
 

@@ -61,6 +61,7 @@ impl Totals {
         if total.incarnation != receiver {
             *total = Total { incarnation: receiver, amount: 0 };
         }
+
         total.amount += u128::from(amount);
     }
 
@@ -71,6 +72,7 @@ impl Totals {
         if received.incarnation > donor {
             return 0;
         }
+
         // The highest total counts, not the sum of what is told: gifts are told again, and late.
         given.saturating_sub(if received.incarnation == donor { received.amount } else { 0 })
     }

@@ -174,6 +174,7 @@ impl FromStr for SiteId {
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         let Some((region, lane)) = text.split_once(':') else { return Ok(SiteId { region: number(text)?, lane: 0 }) };
         let site = SiteId { region: number(region)?, lane: number(lane)? };
+
         // Lane 0 is left out where it is printed.
         if site.lane > 0 { Ok(site) } else { Err(ParseIdError) }
     }

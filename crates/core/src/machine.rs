@@ -452,6 +452,7 @@ impl View {
             }
             view.head_ranges.push(range);
         }
+
         Ok(view)
     }
 
@@ -491,6 +492,7 @@ impl View {
                 self.rows.insert(key, Some(value));
             }
         }
+
         Ok(true)
     }
 
@@ -653,6 +655,7 @@ impl Overlay {
             self.bytes -= bytes;
             self.rows.remove(&key);
         }
+
         true
     }
 

@@ -610,6 +610,7 @@ impl Sessions {
             let again = if is_silent { now } else { session.touched };
             self.order.push_back((again + RETENTION, id));
         }
+
         None
     }
 
@@ -716,6 +717,7 @@ impl Ended {
         while self.runs.first().is_some_and(|(first, _)| *first == self.floor + 1) || self.runs.len() > RUNS {
             self.floor = self.runs.remove(0).1;
         }
+
         assert!(self.contains(number), "session {number} has ended, and would be said to have done nothing");
     }
 }
@@ -768,6 +770,7 @@ pub fn digest(operation: &Operation) -> u64 {
         Operation::ReleaseGrant { grant, used } => {
             mix(3);
             of_grant(grant, &mut mix);
+
             // A release of all of it has the digest that it always had.
             if *used != 0 {
                 mix(*used as u64);
@@ -782,6 +785,7 @@ pub fn digest(operation: &Operation) -> u64 {
             mix(4);
             text(quota, &mut mix);
             mix(*limit as u64);
+
             // One of nothing special has the digest that it always had.
             if *charter != Charter::default() {
                 mix(u64::from(charter.agreement == Agreement::Any));
@@ -824,6 +828,7 @@ pub fn digest(operation: &Operation) -> u64 {
             }
         }
     }
+
     hash
 }
 

@@ -160,12 +160,14 @@ impl Popularity {
         if self.reads < READS {
             return 0;
         }
+
         // Quiet for longer than usual: the interval is at least that long.
         let quiet = now.saturating_sub(self.last_write) as f64;
         let writes = self.write_gap.max(quiet);
         if writes < 2.0 * self.read_gap {
             return 0;
         }
+
         ((writes / 2.0) as u64).min(longest)
     }
 }

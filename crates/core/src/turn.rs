@@ -343,6 +343,7 @@ impl Here<'_> {
         if measured().all(|offset| latest <= offset.sent) {
             return judge_at(None);
         }
+
         measured().for_each(|offset| judge_at(Some(offset.since)));
     }
 

@@ -286,6 +286,7 @@ impl Issuer {
         if rights.len() == 1 {
             self.ends.insert((end.mono, name.to_owned()));
         }
+
         Some(offer)
     }
 
@@ -361,6 +362,7 @@ impl Issuer {
         if rights.is_empty() {
             self.issued.remove(name);
         }
+
         self.issued.get(name).map_or(&[], Vec::as_slice)
     }
 

@@ -285,6 +285,7 @@ impl<A: Amount> Avantan<A> {
                     return self.tell_decided(from, step);
                 }
                 let mut offer = offer(&self.share);
+
                 // By the incarnations that the earlier table knows.
                 if is_news {
                     offer.used = None;
@@ -303,6 +304,7 @@ impl<A: Amount> Avantan<A> {
             Message::Behind { applied } if applied < self.share.applied => self.tell_decided(from, step),
             Message::Behind { .. } => {}
         }
+
         self.check();
     }
 
@@ -525,6 +527,7 @@ impl<A: Amount> Avantan<A> {
                     step.sends.push((to, accept));
                 }
             }
+            // The table goes along: who missed instances takes it up before it reports to the next.
             Role::Electing { ballot, intent, reports } => {
                 for to in site.others().filter(|to| !reports.iter().any(|report| report.line.site == *to)) {
                     let election = Message::Election {
@@ -570,6 +573,7 @@ impl<A: Amount> Avantan<A> {
     /// once reported stands for every ballot of the instance.
     fn join(&mut self, site: Membership, asked: Election, offer: Offer<A>) -> Line<A> {
         let nothing = A::default();
+
         // A share is in one round at a time. To the majority's it offers nothing, and does not close, while it is in one among a subset:
         // that one counts on what is set aside, and may still add to the share.
         let is_in_subset = self.share.part().is_some();
@@ -660,6 +664,7 @@ impl<A: Amount> Avantan<A> {
                 if lines.len() < site.count() || !lines.iter().all(|line| line.closing) {
                     return Err(None);
                 }
+
                 // What is in use of it is in use of the one above it as well, where nobody could give it back any more. Who refills
                 // gives nothing back.
                 let charter = self.share.table.charter;
@@ -715,6 +720,7 @@ impl<A: Amount> Avantan<A> {
 
     fn decide_if_chosen(&mut self, site: Membership, step: &mut Step<A>) {
         let Role::Collecting { votes, .. } = &self.role else { return };
+
         // Of a member that is gone by now no vote counts: its vote may be older than the change, and those of the others, who were asked
         // again, newer.
         if votes.iter().filter(|vote| site.is_present(**vote)).count() < site.majority() {
@@ -766,6 +772,8 @@ impl<A: Amount> Avantan<A> {
                 assert!(has_accepted, "a site collects votes for a value that it has not accepted itself");
             }
         }
+
+        // Roles are of this life, and rounds are durable: after a crash a site is in a round that it does not lead.
         let round = self.share.round.as_ref();
         match &self.role {
             Role::Idle => {}

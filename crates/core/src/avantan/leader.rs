@@ -223,6 +223,7 @@ impl Leader {
                 missing.insert(position);
             }
         }
+
         missing
     }
 
@@ -269,10 +270,12 @@ impl Leader {
             }
             Role::Collecting { .. } => {
                 let waited = now.saturating_sub(self.phase_since);
+
                 // A site that bid higher may have given up: nobody else might finish what was begun here.
                 if avantan.is_outbid() && waited > PATIENCE * round_trip {
                     return Due::Finish;
                 }
+
                 // A value that is out is never given up, as it may be chosen already.
                 avantan.repeat(site, step);
                 self.phase_at = now + waited.min(2 * SECOND).max(2 * round_trip);
@@ -386,6 +389,7 @@ impl Leader {
     /// A member is new, and no round has recorded it. Several sites hear of it at once, so one of them begins.
     pub fn record_soon(&mut self, moment: Moment, rng: &mut Rng) {
         let delay = rng.below(2 * moment.round_trip);
+
         // What was tried and put off before keeps its back-off, however often the new one is heard of.
         if !self.records() {
             self.record_at = moment.now + delay;

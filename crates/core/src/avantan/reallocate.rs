@@ -72,5 +72,6 @@ fn divide(amount: i64, weights: &[i64], shares: &mut [i64]) {
         *share += 1;
         rest -= 1;
     }
+
     assert_eq!(rest, 0, "the remainder is smaller than the number of weights");
 }

@@ -165,6 +165,7 @@ impl<A: Amount> Table<A> {
         if in_use < least {
             return Err(Some(Unfit::Below { least }));
         }
+
         Ok(Lifecycle::Reclaim { brought: most.minus(in_use), in_use })
     }
 
@@ -326,6 +327,7 @@ impl<A: Amount> Table<A> {
                 table.reclaimed = Some(Box::new(reclaimed));
             }
         }
+
         table
     }
 }
@@ -498,6 +500,7 @@ impl<A: Amount> Share<A> {
         if let Some(record) = subset {
             record.encode(out);
         }
+
         if is_changed {
             put_u64(out, self.table.membership);
             put_u64(out, self.table.created_in);
@@ -523,6 +526,7 @@ impl<A: Amount> Share<A> {
                     1 => Some((read_ballot(cursor)?, read_value(cursor)?)),
                     _ => return Err(Malformed),
                 };
+
                 // Ballot numbers start at 1, so number 0 stands for "none".
                 let first = (first.number > 0).then_some(first);
                 Some(Box::new(Round { instance, promised, first, held, closing: kind == 2, accepted }))
@@ -547,6 +551,7 @@ impl<A: Amount> Share<A> {
                 _ => return Err(Malformed),
             };
         }
+
         Ok(Self { tokens, number, applied, table, round, fresh, subset })
     }
 }
@@ -614,8 +619,10 @@ impl<A: Amount> Value<A> {
     /// amount is one that a site may hold; the rows add up.
     pub fn fits(&self, table: &Table<A>, site: Membership) -> bool {
         let nothing = A::default();
+
         // One that was built before the members changed may be chosen already: it is judged by the members of its time.
         let is_earlier = self.membership < site.number;
+
         // Each site at most once: a second row of a site would be counted in the sum, and never be applied.
         let in_order = self.rows.windows(2).all(|pair| pair[0].site < pair[1].site);
         let sound = self.rows.iter().all(|row| {
@@ -627,6 +634,7 @@ impl<A: Amount> Value<A> {
                 None => row.share == 0 && (row.before == nothing || row.incarnation == Incarnation(1)),
             };
             let amounts = [row.before, row.after, row.kept];
+
             // In place of who is gone a later incarnation is recorded, which has nothing. What was there is lost.
             let is_seated = match site.gone.contains(&row.site) {
                 true if !is_earlier => row.incarnation == Incarnation::GONE && row.after == nothing,

@@ -195,6 +195,7 @@ impl Draft {
         if !times.contains(&changes) {
             times.push(changes);
         }
+
         Ok(())
     }
 
@@ -380,6 +381,7 @@ impl Draft {
         for home in homes.values_mut().filter(|home| !home.part.writes.is_empty()) {
             home.part.covers.extend(calls.iter().cloned());
         }
+
         proposal.homes = homes.into_values().collect();
     }
 
@@ -477,6 +479,7 @@ impl Draft {
                 self.suspect(user);
             }
         }
+
         debug_assert!(
             self.treated.keys().all(|call| !self.pending.contains(call)),
             "a call is treated and to be treated"
@@ -503,6 +506,7 @@ impl Draft {
         for home in homes.values_mut().filter(|home| !home.part.writes.is_empty()) {
             home.part.relies.extend(self.relies.keys().cloned());
         }
+
         Transaction { homes: homes.into_values().collect(), max_wait, ..Transaction::default() }
     }
 
@@ -526,6 +530,7 @@ impl Draft {
         for (call, computed) in &self.computed {
             let stored = self.stored(call);
             let known: BTreeMap<u16, Incarnation> = self.stored_homes(call);
+
             // Where nothing was found, no incarnation was seen: it is judged by the one that is noted.
             let is_unseen = |incarnation: &Incarnation| *incarnation == Incarnation(0);
             let is_kept = stored.is_some_and(|stored| {
@@ -598,6 +603,7 @@ impl Draft {
             home.rest_on(*incarnation);
             home.part.reads.push((call.name.clone(), *number));
         }
+
         home.part.writes.push((call.name.clone(), Change::Put(value)));
     }
 

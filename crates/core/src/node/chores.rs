@@ -86,6 +86,7 @@ impl Chores {
         if self.give_at == u64::MAX {
             self.give_at = now;
         }
+
         if self.drain.is_none() && now >= self.give_at {
             let leaving = desk.chapters.leave(turn);
             self.give_at = now + if leaving == Leaving::GoesOn { MILLISECOND } else { GIVE_LOOK };

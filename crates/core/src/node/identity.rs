@@ -202,6 +202,7 @@ impl Identity {
         if self.incarnation > Incarnation(0) {
             self.readiness = Readiness::Confirming;
         }
+
         Ok(Owner { site, roster, marks: self.marks.clone() })
     }
 
@@ -362,6 +363,7 @@ impl Identity {
     /// Writes the row about the site.
     fn put_meta(&self, batch: &mut Batch, me: SiteId, roster: &Roster, uptime: u64) {
         let mut row = Vec::with_capacity(48);
+
         // An earlier version opens the storage of a cluster whose members never changed.
         let is_changed = roster.number > 0 || self.drained.is_some();
         put_u64(&mut row, if is_changed { CHANGED } else { CHANGED - 1 });
@@ -382,6 +384,7 @@ impl Identity {
             row.push(u8::from(self.drained.is_some()));
             roster.encode(&mut row);
         }
+
         batch.put(&[META], &row);
     }
 }
@@ -418,6 +421,7 @@ pub(super) fn restore_peer(peers: &mut [Peer], key: &[u8], value: &[u8]) -> Resu
     if let Some(peer) = peers.iter_mut().find(|peer| peer.site == site) {
         (peer.incarnation, peer.position, peer.noted) = (incarnation, position, noted);
     }
+
     Ok(())
 }
 

@@ -57,6 +57,7 @@ impl Node {
             Body::Site(SiteMessage::Hello { nonce, start, is_new, replaces }) => {
                 let welcome = self.welcome(from, (nonce, start), is_new, replaces);
                 sends.extend(welcome.map(|welcome| (to, welcome)));
+
                 // What it takes the place of is gone: it is given nothing, and asked nothing, until it serves.
                 let peer = &mut self.peers[from];
                 if peer.is_noted_for(nonce) {
@@ -86,6 +87,7 @@ impl Node {
                     let welcome = Welcome { established, known, noted, position, forgotten: *forgotten };
                     self.identity.asking.welcomes.retain(|(peer, _)| *peer != from);
                     self.identity.asking.welcomes.push((from, welcome));
+
                     // Where a person's word is at hand, it asks again at once, about what it is to take the place of.
                     if self.config.new_storage && self.identity.comes_after() > before {
                         self.identity.asking.hello_at = now.mono;
@@ -107,6 +109,7 @@ impl Node {
                 if self.stops_serving(betrayed) {
                     return None;
                 }
+
                 // Who does not know yet which members are gone may still believe what these say of their storage. What rests on it here
                 // is forgotten a lease after this site has heard that they are. And a site that does not serve may be an old copy, to be
                 // told so by the next message: treaties and calls that are long over stand on it as if nothing had come since.
@@ -160,6 +163,7 @@ impl Node {
         let peer = &mut self.peers[from];
         let known = peer.incarnation.max(peer.noted.0);
         let permitted = replaces.is_some_and(|highest| known <= highest);
+
         // Sites of an earlier version carry the word and do not say over what.
         let asked = replaces.filter(|highest| *highest < Incarnation::GONE).unwrap_or_default();
 
@@ -188,6 +192,7 @@ impl Node {
             if self.identity.readiness == Readiness::Confirming {
                 return None;
             }
+
             // What is raised was noted over the incarnation that was known then: another one may have come since.
             if !is_noted {
                 peer.replaced = peer.incarnation;
@@ -274,6 +279,7 @@ impl Node {
     /// What a site tells another one of itself from time to time.
     pub(super) fn ping(&self, now: Now, peer: &Peer) -> Body {
         let (known, position) = (peer.incarnation, peer.position);
+
         // What was noted before it was heard of may be for storage that is gone: then this one came after it.
         let is_replaced = known > Incarnation(0) && known == peer.replaced;
         let noted = if is_replaced { peer.noted } else { (Incarnation(0), 0) };

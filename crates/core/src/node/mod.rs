@@ -261,6 +261,7 @@ impl Node {
         if owner.site != self.config.me {
             return Err(OpenError::OtherSite { owner: owner.site });
         }
+
         // Once the members have changed, the row says who they are: the configuration may still name those of before.
         let first = owner.roster.seats.iter().filter(|seat| seat.since == 0).map(|seat| seat.site);
         let is_known = |site: &SiteId| owner.roster.members().any(|member| member == *site);
@@ -437,6 +438,7 @@ impl Node {
                 self.meet(now, at, *incarnation);
             }
         }
+
         // A site vouches for its storage as of when it was asked, not of when its answer came.
         let vouches = match message.body {
             Body::Site(SiteMessage::Pong { mono, wall, withholds: false, .. }) => {
@@ -476,6 +478,7 @@ impl Node {
                 peer.heard = Some(now.mono);
             }
         }
+
         Some(message.body)
     }
 }
@@ -507,6 +510,7 @@ impl Machine for Node {
                 }
             }
         }
+
         needed
     }
 
@@ -573,6 +577,7 @@ impl Machine for Node {
         if serving {
             chapters.all_mut().into_iter().for_each(|chapter| chapter.persist(&mut turn));
         }
+
         // A change of the members becomes durable with the row that says so of the site, so that positions mean the same after a crash.
         let roster = chapters.roster().filter(|roster| roster.number > members.roster.number);
         identity.persist(
@@ -668,6 +673,7 @@ impl Node {
                 }
                 let (epoch, members) = (message.epoch, message.members);
                 let body = self.note_sender(now, from, message);
+
                 // A site that missed a change hears of it by the next ping at the latest.
                 if members != self.members.roster.number && matches!(body, Some(Body::Site(SiteMessage::Ping { .. }))) {
                     early.push((message_from, self.chapters.members_news(members < self.members.roster.number)));
@@ -754,6 +760,7 @@ impl Node {
         for client in std::mem::take(&mut self.relays.status) {
             out.push(Effect::Respond { client, response: Response::Status(Box::new(self.status(now))) });
         }
+
         self.change_members(now);
     }
 }

@@ -40,6 +40,7 @@ impl Desk<'_> {
         let is_alone = batch.operations.len() == 1;
         for Submission { sequence, timeout, operation } in batch.operations.iter_mut().take(BATCH_OPERATIONS) {
             let (sequence, timeout) = (*sequence, *timeout);
+
             // What takes the site out of the members sees nothing of what others in this call begin, nor do these of it.
             let leaves = matches!(operation, Operation::Seat { change: SeatChange::Leaves, .. });
 
@@ -61,6 +62,7 @@ impl Desk<'_> {
             match verdict {
                 Verdict::RefusedForRoom => {
                     let outcome = Outcome::Refused(Refusal::StorageFull);
+
                     // Its client may have been told so: it stays refused after a crash too, as soon as there is room to
                     // note that.
                     if turn.here.has_room {
@@ -111,6 +113,7 @@ impl Desk<'_> {
         if rests_on_mark {
             put_mark(&mut turn.out.batch, scratch, batch.session, session);
         }
+
         turn.out.responses.push((client, Response::Batch { session: batch.session, answers }));
     }
 
@@ -227,6 +230,7 @@ impl Desk<'_> {
             let Some(session) = sessions.find(ticket.session) else { continue };
             let now = turn.here.now.mono;
             let Some((client, digest)) = session.resume(ticket.sequence, &outcome, now) else { continue };
+
             // An undecided one has its row already: from above, or from its chapter.
             if outcome != Outcome::Unknown(UnknownReason::Undecided) {
                 put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, &outcome);
@@ -346,6 +350,7 @@ fn record(
     if session::is_kept(outcome) {
         put_outcome(&mut turn.out.batch, scratch, ticket, session, digest, outcome);
     }
+
     session.record(ticket.sequence, digest, outcome.clone());
 }
 

@@ -137,6 +137,7 @@ impl Relays {
         if is_done {
             self.sent.remove(&token);
         }
+
         Some(client)
     }
 
@@ -172,6 +173,7 @@ impl Relays {
         if served.answers == 0 {
             self.served.remove(&at);
         }
+
         Some(to)
     }
 

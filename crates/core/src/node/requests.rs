@@ -63,6 +63,7 @@ impl Desk<'_> {
     /// Carries out a request, or lets it wait.
     pub(super) fn request(&mut self, turn: &mut Turn, client: ClientId, request: Request) {
         let me = turn.here.site.me;
+
         // While it may be leaving, it begins nothing.
         let is_ready = self.identity.readiness == Readiness::Ready;
         let ready = is_ready && !self.chapters.leaves(me);

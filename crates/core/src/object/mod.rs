@@ -294,6 +294,7 @@ impl Part {
             part.notes = (0..cursor.u64()?).map(|_| Note::decode(cursor)).collect::<Result<_, _>>()?;
             part.relies = (0..cursor.u64()?).map(|_| ObjectKey::decode(cursor)).collect::<Result<_, _>>()?;
         }
+
         Ok(part)
     }
 }

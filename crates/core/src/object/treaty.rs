@@ -228,11 +228,13 @@ impl Metric {
             }
             Metric::Sum(metrics) => metrics.iter().try_fold(vec![Sum::new()], |mut sums, metric| {
                 let more = metric.sums(is_lower, count)?;
+
                 // Most are one sum, of perhaps thousands of counters: added to in place.
                 if let ([sum], [other]) = (&mut sums[..], &more[..]) {
                     add(sum, other);
                     return Ok(sums);
                 }
+
                 // Each is copied for each of the others, so all their terms together are bounded, too, before they are made.
                 let terms = |sums: &[Sum]| sums.iter().map(Sum::len).sum::<usize>();
                 let all = terms(&sums) * more.len() + terms(&more) * sums.len();
@@ -368,6 +370,7 @@ impl Statement {
             if !have_sound_weights(clause.homes.values().flatten()) {
                 return Err(Unfit::OutOfRange);
             }
+
             // What cancels out is as true as it is now, always.
             if !clause.homes.is_empty() && known.insert(clause.clone()) {
                 clauses.push(clause);
@@ -408,6 +411,7 @@ impl Statement {
                 statements.iter().try_for_each(|statement| statement.add_sums(count, sums))?;
             }
         }
+
         if sums.len() > CLAUSES { Err(Unfit::TooManyParts) } else { Ok(()) }
     }
 }
@@ -501,6 +505,7 @@ impl Treaty {
                 note.clauses.push((position as u32, terms.clone(), bound));
             }
         }
+
         Ok(notes)
     }
 

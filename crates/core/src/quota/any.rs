@@ -29,6 +29,7 @@ impl Quotas {
         let Some(at) = self.position(quota).filter(|_| !self.is_frozen(quota)) else {
             return answer_of_unknown(turn, from, quota, message);
         };
+
         // What a round brings to a site that is new to the quota could not be granted, and the quota may be gone before it ends.
         if matches!(message, Message::Election { .. }) && self.list[at].avantan.share.table.is_new(turn.here.site) {
             let message = Box::new(Message::Busy { key: message.key() });
@@ -79,10 +80,12 @@ impl Quotas {
         let before = round(self);
         let mut pace = self.activity(&turn.here, at).pace;
         self.step_subset(turn, at, |subset| pace.tick(moment, subset));
+
         // If it ended here, the next one may have begun, which has times of its own.
         if before.is_some() && round(self) == before {
             self.activity(&turn.here, at).pace = pace;
         }
+
         self.schedule(at);
     }
 
@@ -117,6 +120,7 @@ impl Quotas {
                 () => {}
             }
         }
+
         match step.decided {
             Some(rows) => self.moved(turn, at, &rows),
             None if step.left => self.left_subset(turn, at, &before),
@@ -135,6 +139,7 @@ impl Quotas {
             activity.leader.fail(moment(&turn.here), turn.out.rng, wanted);
         }
         self.serve(turn, at);
+
         // Whoever waits here may have waited for this one.
         self.seek(turn, at);
         self.lead_admin(turn, at);

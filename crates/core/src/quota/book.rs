@@ -191,11 +191,13 @@ impl Quotas {
                 quota.avantan.share.tokens = tokens;
                 (quota.counters.acquired, quota.counters.released) = (acquired, released);
                 (quota.counters.work.local, quota.counters.last_grant) = (local, last_grant);
+
                 // A grant's number is never given out again in this incarnation: a release names nothing else. Those of quotas
                 // that are forgotten are below the number in the row about that, see `restore_names`.
                 self.grants.next = self.grants.next.max(last_grant + 1);
             }
         }
+
         Ok(())
     }
 
@@ -327,6 +329,7 @@ impl Quotas {
         let quota = &mut self.list[at];
         let Some(activity) = &quota.activity else { return };
         let wake = activity.due();
+
         // A later time needs no entry: when the earlier one comes, the quota is looked at and scheduled again.
         if wake < quota.wake {
             quota.wake = wake;
@@ -355,6 +358,7 @@ impl Quotas {
         let (mut scratch, mut changed) = (std::mem::take(&mut self.scratch), Vec::new());
         for at in self.dirty.drain(..) {
             let quota = &mut self.list[at as usize];
+
             // It is forgotten, or written already in the place of one that was.
             if quota.dirty == Dirty::Clean {
                 continue;

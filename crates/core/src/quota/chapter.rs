@@ -251,6 +251,7 @@ impl Chapter for Quotas {
             let table = &quota.avantan.share.table;
             let exists = quota.limit().is_some();
             status.quotas += u64::from(exists);
+
             // Of a name that is deleted, too, a change of the members is recorded, and the next one waits for it.
             let is_behind = self.is_behind_number(quota.number);
             let is_unrecorded = |site: SiteId, incarnation: Incarnation| {

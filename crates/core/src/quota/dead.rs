@@ -48,6 +48,7 @@ impl Quotas {
             let is_dead = self.numbered(grant.quota).is_none_or(|quota| {
                 quota.limit().is_none() || quota.avantan.share.table.generation != grant.generation
             });
+
             // What was deleted since this walk began to count is kept for its time.
             let is_kept = self.grants.walk.deleted.get(&grant.quota).is_some_and(|at| *at > self.grants.walk.until);
             if is_dead && !is_kept {
@@ -68,6 +69,7 @@ impl Quotas {
             }
             None => self.grants.walk.end(now),
         }
+
         Ok(())
     }
 }

@@ -157,6 +157,7 @@ impl Quotas {
             let names = names.into_iter().filter(|name| self.may_forget(&turn.here, name)).collect();
             self.freeze(&turn.here, Freeze { leader, incarnation, number, names });
         }
+
         self.say_agreed(turn);
     }
 
@@ -231,12 +232,14 @@ impl Quotas {
             let applied = self.find(&quota).map_or(0, |quota| quota.avantan.share.applied);
             turn.out.send(turn.here.peers[from].site, QuotaMessage::agreement(quota, Message::Behind { applied }));
         }
+
         self.decide_if_all_agree(turn);
     }
 
     /// Decides the proposal once every member has frozen what is left of it.
     fn decide_if_all_agree(&mut self, turn: &mut Turn) {
         let Some(leading) = &self.forgetting.leading else { return };
+
         // A member that is new since then may not have frozen anything.
         if leading.agreed.positions().count() < turn.here.site.count() || leading.view != view_of(&turn.here) {
             return;
@@ -352,6 +355,7 @@ impl Quotas {
     /// A quota does not exist, yet or any more, from now on.
     pub(super) fn note_absent(&mut self, here: &Here, at: usize) {
         self.note_present(at);
+
         // Who the members are is never forgotten.
         if self.list[at].is_of_members() {
             return;
@@ -394,6 +398,7 @@ impl Quotas {
         let has_frozen = !self.forgetting.kept.frozen.is_empty();
         if has_frozen {
             self.forgetting.ask_at = now + ASK_AGAIN;
+
             // This site proposed it, and was restarted since.
             self.give_up_own(turn);
             self.say_agreed(turn);
@@ -488,6 +493,7 @@ impl Quotas {
                 found.push(at);
             }
         }
+
         found
     }
 
@@ -521,6 +527,7 @@ impl Quotas {
             let (incarnation, number) = (Incarnation(cursor.u32()?), cursor.u64()?);
             frozen.push(Freeze { leader, incarnation, number, names: read_names(&mut cursor)? });
         }
+
         // Storage that was written before the number of the next grant stood here may have forgotten quotas whose grants
         // had higher numbers than any that is left. So the numbers go on above all that it can have given out.
         let next_grant = match cursor.0.is_empty() {
@@ -530,6 +537,7 @@ impl Quotas {
         };
         cursor.end()?;
         self.grants.next = self.grants.next.max(next_grant);
+
         // Else each start would leave out as many numbers again.
         self.forgetting.is_dirty = next_grant == GRANTS_BEFORE;
         self.index.next_number = self.index.next_number.max(next);
@@ -557,6 +565,7 @@ impl Quotas {
             put_u64(&mut row, freeze.number);
             put_names(&mut row, &freeze.names);
         }
+
         // The hot row of a quota that is forgotten goes in this very batch, and with it the number of its last grant.
         put_u64(&mut row, self.grants.next);
         batch.put(&[FORGOTTEN], &row);

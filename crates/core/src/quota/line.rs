@@ -285,11 +285,13 @@ impl Order {
         if self.least.is_empty() || !fits(1) {
             return None;
         }
+
         // Down to the left wherever the least there fits: the places are in the order of arrival.
         let mut node = 1;
         while node < self.places() {
             node = 2 * node + usize::from(!fits(2 * node));
         }
+
         Some(self.arrivals[node - self.places()])
     }
 

@@ -119,10 +119,12 @@ impl Lookups {
 
         let first = lookup.by_deadline.first().map(|(deadline, _)| *deadline);
         let due = first.map(|deadline| deadline.min(lookup.retry_at));
+
         // One entry at most: the older one goes before the newer one comes.
         if due != Some(lookup.due) {
             self.due.remove(&(lookup.due, name.clone()));
         }
+
         match due {
             None => drop(self.names.remove(name)),
             Some(due) if due != lookup.due => {

@@ -53,6 +53,7 @@ impl Quotas {
         for newest in table.lost() {
             let is_named = lost.iter().any(|named| named.0 == newest.0);
             is_any_left |= is_named;
+
             // No more of a site that is gone will be lost, so whichever is named stands for all.
             let is_gone = table.recorded(newest.0) == Incarnation::GONE;
             if !(lost.contains(&newest) || (is_named && is_gone)) {
@@ -60,6 +61,7 @@ impl Quotas {
                 unnamed.insert(position.expect("rounds record members alone"));
             }
         }
+
         match () {
             () if !is_any_left => Err(Refusal::NothingLost),
             () if !unnamed.is_empty() => Err(Refusal::AlsoLost { sites: unnamed }),
@@ -171,6 +173,7 @@ impl Quota {
     pub(super) fn used_if_agreed(&self, here: &Here) -> Option<i64> {
         let table = &self.avantan.share.table;
         let is_agreed = here.site.members.iter().all(|site| here.incarnation_of(*site) == table.recorded(*site));
+
         // Books that a line has no room for are told of by none: cut off, they would be others.
         let net =
             i128::try_from(self.counters.acquired).ok()?.checked_sub(i128::try_from(self.counters.released).ok()?)?;

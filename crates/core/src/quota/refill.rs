@@ -123,6 +123,7 @@ impl Quotas {
         if let Some(activity) = &mut quota.activity {
             activity.returns.note(tokens);
         }
+
         self.touch(at, Dirty::Hot);
     }
 
@@ -255,6 +256,7 @@ impl Quotas {
         }
         let elsewhere = quota.activity.as_ref().map_or(0, |activity| activity.known_free(here));
         let there = quota.avantan.share.free(here.site).max(0).saturating_add(elsewhere);
+
         // What is out beyond the limit is paid first.
         let before = i128::from(quota.needed()) + i128::from(quota.avantan.share.table.excess);
         let missing = (i128::from(amount) - i128::from(there) + before).max(0) as u128;
@@ -283,6 +285,7 @@ impl Quota {
         if !self.refills() || self.backlog() <= 0 {
             return None;
         }
+
         // Half of what a site should have, or one token, whichever takes longer.
         let rate = u128::from(self.rate_here(here)).max(1);
         let one = (TOKEN / rate).min(u128::from(u64::MAX)) as u64;

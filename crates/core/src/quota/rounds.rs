@@ -75,6 +75,7 @@ impl Quotas {
         } {
             self.ask_whether_it_may_vote(turn, at);
         }
+
         // Some site wants it: it is not forgotten right now.
         if creates && !exists {
             self.note_absent(&turn.here, at);
@@ -82,6 +83,7 @@ impl Quotas {
 
         self.refill(&turn.here, at);
         let mut offer = self.offer(&turn.here, at);
+
         // The leader may not know of a quota below this one.
         offer.stays = matches!(message, Message::Election { scope: Scope::Closing, .. }) && self.has_children(at);
         let may_be_in_vain =
@@ -114,6 +116,7 @@ impl Quotas {
                 leader.follow(moment(&turn.here), turn.out.rng);
             }
         }
+
         self.schedule(at);
     }
 
@@ -158,6 +161,7 @@ impl Quotas {
             }
             return;
         }
+
         self.lead(turn, at, Intent::Move, Cause::Reactive);
     }
 
@@ -216,6 +220,7 @@ impl Quotas {
 
         let now = turn.here.now.mono;
         let activity = self.activity(&turn.here, at);
+
         // A creation may come to nothing: the name is looked at again, and forgotten what was noted of it.
         activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
         if activity.admin.len() >= ADMIN || !turn.out.admit() {
@@ -266,6 +271,7 @@ impl Quotas {
         };
         let label = first.label.clone();
         let now = turn.here.now.mono;
+
         // A round among a subset ends soon, and a share that is in it has nothing to offer, and does not close.
         if !quota.avantan.is_idle() || quota.avantan.share.part().is_some() {
             return;
@@ -280,6 +286,7 @@ impl Quotas {
     fn lead(&mut self, turn: &mut Turn, at: usize, intent: Intent, cause: Cause) {
         // Nothing is begun with a name that may be forgotten already.
         let is_frozen = self.is_frozen(&self.list[at].name);
+
         // What a round among a subset brings could not be granted by a site that is new to the quota.
         let is_among_subset = self.list[at].is_any() && intent == Intent::Move && cause != Cause::Recovery;
         if is_among_subset && !is_frozen && !self.list[at].avantan.share.table.is_new(turn.here.site) {
@@ -333,6 +340,7 @@ impl Quotas {
         let free = quota.avantan.share.tokens;
         let keeps = needed == 0 && activity.demand.rate() > 0;
         let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };
+
         // What is saved for one that stays in line is not for those who wait elsewhere, unless all is gathered.
         let kept = if activity.waiting.has_staying() { free } else { kept };
         let kept = kept.max(activity.spared(here.now.mono).min(free));
@@ -363,6 +371,7 @@ impl Quotas {
         if self.list[at].activity.as_ref().is_some_and(|activity| activity.leader.is_recording_due(now)) {
             self.record(turn, at);
         }
+
         if tick {
             self.look_after(turn, at);
         }
@@ -397,6 +406,7 @@ impl Quotas {
         if may_vote && avantan.is_idle() && avantan.share.table.has_majority(site, sight) {
             self.lead(turn, at, Intent::Record, Cause::Recovery);
         }
+
         self.schedule(at);
     }
 
@@ -407,6 +417,7 @@ impl Quotas {
         while let Some(activity) = &mut self.list[at].activity {
             let Some(request) = activity.waiting.take_overdue(now) else { break };
             turn.out.metrics.refused_waited += 1;
+
             // Rounds that were decided may all have been in vain for one that stays.
             let has_failed = match request.stays {
                 Some(_) => activity.leader.lacks_answers(),
@@ -419,6 +430,7 @@ impl Quotas {
             };
             self.finish(turn, request.ticket, Outcome::Refused(refusal));
         }
+
         // One that stayed in line may have held up those behind it.
         self.serve(turn, at);
 
@@ -444,6 +456,7 @@ impl Quotas {
             };
             self.finish(turn, admin.ticket, outcome);
         }
+
         self.withdraw_admin_round(turn, at);
     }
 
@@ -472,6 +485,7 @@ impl Quotas {
     /// Gives up an election for a creation or deletion that nobody waits for any more.
     pub(super) fn withdraw_admin_round(&mut self, turn: &mut Turn, at: usize) {
         let Role::Electing { intent, .. } = self.list[at].avantan.role() else { return };
+
         // One that was withdrawn must not take effect because another one waits.
         let change = match *intent {
             Intent::Create { limit, charter } => Lifecycle::Create { limit, charter },
@@ -481,6 +495,7 @@ impl Quotas {
             Intent::Seat { site, gone } => Lifecycle::Seat { site, gone },
             Intent::Move | Intent::Gather | Intent::Record => return,
         };
+
         // Nor because another says the same of other incarnations.
         let is_led = |admin: &Admin| admin.change == change && self.is_ready(&turn.here, at, admin) == Ok(true);
         let activity = self.list[at].activity.as_ref();
@@ -517,6 +532,7 @@ impl Quotas {
                 }
             }
         }
+
         self.schedule(at);
     }
 
@@ -530,6 +546,7 @@ impl Quotas {
         let promises = reports.iter().filter(is_promise).count();
         let held: i128 = reports.iter().map(|report| i128::from(report.line.held)).sum();
         let wanted: i128 = reports.iter().map(|report| i128::from(report.line.wanted)).sum();
+
         // A new incarnation can be recorded only by a round that has its report; and what is to be created, only the report
         // of a site that has voted for it may tell.
         let table = &self.list[at].avantan.share.table;
@@ -558,6 +575,7 @@ impl Quotas {
         if step.changed {
             self.touch(at, Dirty::All);
             self.note_seats(&turn.here, at);
+
             // Where one site is all, the next operation of the batch meets it.
             self.note_parent(at);
         }
@@ -602,6 +620,7 @@ impl Quotas {
         if let Some(unfit) = step.unfit {
             self.refuse_unfit(turn, at, unfit);
         }
+
         if let Progress::Failed { records } = progress {
             self.failed(turn, at, records);
         }
@@ -744,6 +763,7 @@ impl Quotas {
             }
             away = away.wrapping_add(settled.row.away);
         }
+
         (named, if named.positions().count() == here.site.count() { away.max(0) } else { 0 })
     }
 
@@ -789,6 +809,7 @@ impl Quotas {
             let patience = turn.here.longest_round_trip() * SECOND_LOOK / 100 + 5 * MILLISECOND;
             activity.leader.wait(turn.here.now.mono, patience);
         }
+
         for request in refused {
             turn.out.metrics.refused_waited += 1;
             let refusal = self.exhausted(&turn.here, at, asked, &request);
@@ -838,6 +859,7 @@ impl Quotas {
                 }
             }
         }
+
         if let Some(activity) = &mut self.list[at].activity {
             activity.admin = left;
             activity.note_deadlines();
@@ -912,6 +934,7 @@ impl Quotas {
                 activity.leader.resume(moment(&turn.here), turn.out.rng);
                 self.schedule(at);
             }
+
             // What is to be refilled is for whoever wants it, or handed over. What is to be taken, and who may not know of it, was not noted.
             let quota = &self.list[at];
             if (quota.refills() && quota.backlog() > 0) || quota.avantan.share.table.is_over() {

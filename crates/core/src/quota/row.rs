@@ -104,6 +104,7 @@ impl QuotaRow {
             quota.totals = Totals::decode(&mut cursor)?;
             quota.counters.work.rebalances = cursor.u64()?;
             quota.counters.work.gifts = cursor.u64()?;
+
             // A quota that does not refill, or never handed over what is to be refilled, has nothing more.
             if !cursor.0.is_empty() {
                 quota.refill = Some(Box::new(Refill::decode(&mut cursor)?));
@@ -170,6 +171,7 @@ impl Grant {
         if self.settled {
             out.push(1);
         }
+
         out
     }
 

@@ -168,6 +168,7 @@ impl Quotas {
         if label.len() > LABEL_BYTES {
             return Some(Outcome::Refused(Refusal::InvalidName));
         }
+
         // What the site does about itself needs nobody else.
         if let SeatChange::Drains | SeatChange::Serves = change {
             if site != here.site.me {
@@ -231,6 +232,7 @@ impl Quotas {
         // A gift that did not arrive, or backlog, would be lost with this site, as nobody else tells of it.
         let has_tokens = |quota: &&Quota| {
             let activity = quota.activity.as_ref();
+
             // One at rest has been told that all arrived.
             let is_away = |peer: usize| {
                 let gifts = |activity: &Activity| quota.under_way(here, peer, &activity.peers[peer]) > 0;
@@ -255,6 +257,7 @@ impl Quotas {
         // given something that has not left it yet.
         let has_answered = |peer: &Peer| peer.vouched.is_some_and(|vouched| vouched.mono > since.max(peer.up_since));
         let gives_nothing = |peer: &Peer| peer.gone || (peer.is_up(here.now) && has_answered(peer));
+
         // Nor may one be without the totals of gifts that this site tells of since it started, whether or not it is up.
         let others = here.peers.iter().enumerate().filter(|(_, peer)| peer.site != here.site.me);
         let is_untold = |at, peer: &Peer| !peer.gone && self.gifts.announcements.is_open_to(at);
@@ -271,6 +274,7 @@ impl Quotas {
         if here.under_way > 0 {
             return refuse(NoSeat::HasTransactions, here.under_way);
         }
+
         Ok(())
     }
 

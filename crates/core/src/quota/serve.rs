@@ -67,6 +67,7 @@ impl Quotas {
                 let Some(at) = self.living(quota).filter(|&at| !self.list[at].may_be_gone(&turn.here)) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
+
                 // What is above one that was deleted has nothing of this any more.
                 match self.climb(at) {
                     (_, Some(unheard @ Break::Unheard(_))) => {
@@ -117,6 +118,7 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
+
                 // By a round even if it is the limit already: elsewhere it may have been changed since.
                 self.administer(turn, at, Admin::new(ticket, Lifecycle::Resize { limit: *limit }, deadline));
                 None
@@ -128,6 +130,7 @@ impl Quotas {
                 let Some(at) = self.living(quota) else {
                     return self.unknown_name(turn, quota, ticket, operation, timeout);
                 };
+
                 // Nobody would give these back.
                 if *in_use > 0 && self.list[at].refills() {
                     return Some(Outcome::Refused(Refusal::Refills));
@@ -161,6 +164,7 @@ impl Quotas {
         if amount < 1 || matches!(hold, Hold::For(micros) if !(MILLISECOND..=HOLD_MICROS).contains(&micros)) {
             return Some(Outcome::Refused(Refusal::InvalidAmount));
         }
+
         // What can never be granted is no demand that anybody could meet.
         if let Some(refusal) = self.above_limit(path, request) {
             return Some(Outcome::Refused(refusal));
@@ -190,6 +194,7 @@ impl Quotas {
         if refused.is_none() {
             self.spare(&turn.here, path, short, amount);
         }
+
         refused
     }
 
@@ -372,6 +377,7 @@ impl Quotas {
         } else {
             path.levels().for_each(|at| self.touch(at, Dirty::Hot));
         }
+
         Outcome::Released { amount }
     }
 
@@ -443,6 +449,7 @@ impl Quotas {
                 self.put_grant(turn, number, after);
             }
         }
+
         self.grants.touched.insert(number, after);
     }
 
@@ -540,6 +547,7 @@ impl Quotas {
         if owes {
             self.activity(&turn.here, at);
         }
+
         if let Some(activity) = &mut self.list[at].activity {
             activity.returns.note(amount);
             let is_awaited = activity.waiting.is_empty() && activity.peers.iter().any(|peer| peer.short > 0);
@@ -568,6 +576,7 @@ impl Quotas {
                 }
                 break;
             }
+
             // What is free only shrinks by this, so nobody before the one that is found has come to fit meanwhile.
             let Some(request) = activity.waiting.take_first_within(avantan.share.free(turn.here.site)) else { break };
             let path = match self.path_of(&request) {
@@ -595,6 +604,7 @@ impl Quotas {
             }
             turn.out.metrics.granted_waited += 1;
             let mut outcome = self.grant(turn, &path, request.amount, request.hold);
+
             // A hold lasts from now on, and its holder counts from when it asked.
             if let (Outcome::Granted { lasts: Some(lasts), .. }, Some(came)) = (&mut outcome, request.stays) {
                 *lasts = lasts.saturating_add(has_waited(&turn.here, came));
@@ -621,6 +631,7 @@ impl Quotas {
             let ticket = Ticket { session, sequence };
             self.waits.places.get(&ticket).map(|place| (ticket, place.clone()))
         });
+
         // Creations and deletions leave last. With the last of them their round may end, and that serves the waiting line, in which
         // nobody may stand any more who is told that nothing will be done.
         let (admins, mut order): (Vec<_>, Vec<_>) = places.partition(|(_, place)| matches!(place, Place::Admin { .. }));
@@ -651,6 +662,7 @@ impl Quotas {
             self.serve(turn, at);
             self.schedule(at);
         }
+
         withdrawn
     }
 }

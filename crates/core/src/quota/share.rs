@@ -76,6 +76,7 @@ impl Quotas {
         if let Some(backlog) = digest.backlog {
             self.take_backlog(turn, at, from, backlog);
         }
+
         self.hear(turn, at, from, digest);
     }
 
@@ -122,6 +123,7 @@ impl Quotas {
         let backlog = digest.backlog.map_or((me, 0), |backlog| (backlog.given_to, backlog.given));
         let told_of = [(digest.given_to, digest.given), backlog];
         let doubts = told_of.iter().any(|(to, given)| *to == me && *given > 0) && silent >= ACKNOWLEDGED;
+
         // Nor does one that missed a decision without being in its round know that there was one.
         let behind = digest.applied < applied && silent >= SECOND;
 
@@ -203,6 +205,7 @@ impl Quotas {
         let total: u128 = counted.clone().map(|peer| held(peer).max(0) as u128).sum();
         let part = |peer: usize| {
             let weight = u128::from(rate(peer)) + floor;
+
             // Both factors are below 2⁶⁸; shift so that the product fits.
             ((total >> 4) * weight / weights.max(1) * 16).min(i64::MAX as u128) as i64
         };
@@ -443,6 +446,7 @@ impl Quotas {
                 return (is_any_unrecorded, Some(at + 1));
             }
         }
+
         (is_any_unrecorded, None)
     }
 
@@ -462,6 +466,7 @@ impl Quotas {
             if self.list[at].limit().is_none() {
                 continue;
             }
+
             // Nobody stays in line where nothing is granted any more.
             if turn.here.drained.is_some() {
                 self.end_line(turn, at);
@@ -484,6 +489,7 @@ impl Quotas {
             }
             self.leave_backlog(turn, at, &takers);
         }
+
         (end < self.list.len()).then_some(end)
     }
 
@@ -539,6 +545,7 @@ impl Quota {
             let share = &activity.peers[poor];
             let coming = self.under_way(here, poor, share);
             let (missing, first) = (share.short - coming, share.first.saturating_sub(coming));
+
             // One where somebody stays in line gives nothing.
             let gives = |peer: usize| eligible(peer) && activity.peers[peer].first <= 0;
             let others = members.clone().filter(|&peer| gives(peer) && peer != poor);
@@ -551,6 +558,7 @@ impl Quota {
                 rest -= gifts[poor];
             }
         }
+
         gifts
     }
 
@@ -592,6 +600,7 @@ impl Quota {
                 || self.is_backlog_news(here, told.backlog)
                 || rate.abs_diff(told.rate) > (told.rate / 4).max(noticeable as u64 / 8).max(1);
             let repeat = pending && now >= told.at + (patience << told.repeats.min(6)).min(REPEAT);
+
             // The others may have missed that this site is new, and it has nothing else to tell: ever more slowly.
             let insists = unrecorded || may_not_know || first > 0;
             let greet = match insists {
@@ -602,6 +611,7 @@ impl Quota {
                 tell.push((peer, repeat || (greet && insists)));
             }
         }
+
         (tell, is_awaited)
     }
 }

@@ -112,6 +112,7 @@ impl Quotas {
         if turn.here.site.count() == 1 {
             return self.complete_round(turn, count);
         }
+
         self.counts.open.insert(token, count);
     }
 
@@ -129,6 +130,7 @@ impl Quotas {
             return;
         }
         let count = self.counts.open.get_mut(&token).expect("looked at above");
+
         // One that has joined since it was begun was not asked.
         let Some(told) = count.tallies.get_mut(from) else { return };
         *told = Some(tally.unwrap_or(nothing(turn.here.peers[from].site)));
@@ -165,6 +167,7 @@ impl Quotas {
             // Tallies do not tell, as it never changes; between the two rounds this site has heard of the quota.
             shown.refill = quota.avantan.share.table.charter.refill;
         }
+
         turn.out.responses.push((count.client, Response::Shown(shown.map(Box::new))));
     }
 

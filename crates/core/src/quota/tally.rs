@@ -171,6 +171,7 @@ fn have_gifts_arrived(tallies: &[Option<Tally>], incarnations: &[crate::id::Inca
         tally.given.iter().enumerate().all(|(receiver, &(to, given))| {
             // One that has joined since, of which who asks does not know yet: nothing is said of what it was given.
             let Some(present) = incarnations.get(receiver) else { return given == 0 };
+
             // The readings are of different moments: one may show a gift that the other does not know of, either way.
             let arrived = tallies[receiver].as_ref().and_then(|other| other.received.get(donor).copied());
             let arrived = arrived.filter(|(from, _)| *from == incarnations[donor]).map_or(0, |(_, tokens)| tokens);

@@ -88,6 +88,7 @@ impl Quotas {
             let Quota { name, above, counted_below, .. } = &self.list[below];
             let noted = above.filter(|_| *counted_below == length).and_then(|number| self.position_of(number));
             let length = usize::from(length);
+
             // Whatever a member has said, a name is longer than that of the one above it: nothing is its own parent.
             if noted.is_none() && !is_name_below(name, length) {
                 return (path, Some(GONE));
@@ -105,6 +106,7 @@ impl Quotas {
             path.len += 1;
             below = above;
         }
+
         (path, None)
     }
 
@@ -122,6 +124,7 @@ impl Quotas {
     pub(super) fn short_level(&self, here: &Here, path: &Path, amount: i64) -> Option<usize> {
         path.levels().find(|&at| {
             let Quota { avantan, activity, queued, .. } = &self.list[at];
+
             // What is too little for one that stays in line is saved for it.
             let is_saved = *queued && activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
             amount > avantan.share.free(here.site) || is_saved
@@ -182,6 +185,7 @@ impl Quotas {
         let Some(parent) = charter.parent else { return Ok(charter) };
         let length = usize::from(parent.length);
         let Some(at) = self.living(&name[..length]) else { return Err(Break::Unheard(length)) };
+
         // Another one may be there by now.
         if self.list[at].may_be_gone(here) {
             return Err(Break::Unheard(length));

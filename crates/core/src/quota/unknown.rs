@@ -73,6 +73,7 @@ impl Quotas {
             let applied = self.list[at].avantan.share.applied;
             turn.out.send(turn.here.peers[from].site, QuotaMessage::agreement(name, Message::Behind { applied }));
         }
+
         self.refuse_unknown(turn, name);
     }
 
@@ -98,6 +99,7 @@ impl Quotas {
             let refusal = refusal_of(&waiting.operation, &name);
             self.finish(turn, waiting.ticket, Outcome::Refused(refusal));
         }
+
         true
     }
 
@@ -176,6 +178,7 @@ impl Quotas {
             // The others cannot tell that this site may vote now.
             self.record_soon(turn, at);
         }
+
         self.schedule(at);
     }
 
@@ -206,11 +209,13 @@ impl Quotas {
             }
             return;
         }
+
         // As if they came now, in the order in which they did.
         let Some(lookup) = self.lookups.names.remove(&name) else { return };
         self.lookups.due.remove(&(lookup.due, name));
         for Waiting { ticket, operation, deadline } in lookup.waiting.into_values() {
             let timeout = deadline.saturating_sub(turn.here.now.mono);
+
             // It gives up its place in this turn, and may need another.
             self.waits.places.remove(&ticket);
             turn.out.waiting -= 1;

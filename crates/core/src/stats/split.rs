@@ -125,6 +125,7 @@ fn in_proportion(whole: i128, weights: &[i64]) -> Vec<i64> {
         order.sort_by_key(|at| std::cmp::Reverse(cost(*at)));
         order.into_iter().take(left as usize).for_each(|at| parts[at] += 1);
     }
+
     parts.into_iter().map(clamped).collect()
 }
 

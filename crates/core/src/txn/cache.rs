@@ -407,6 +407,7 @@ impl Cache {
             if !std::mem::take(&mut copy.is_recent) && copy.pins.is_empty() {
                 self.remove(self.hand);
             }
+
             // Also past what took the place of one that was removed: that is the newest.
             self.hand += 1;
         }

@@ -82,6 +82,7 @@ impl Uses {
             self.last.clear();
             self.since = now.mono;
         }
+
         self.last.insert(name.to_owned(), now.mono);
     }
 
@@ -198,6 +199,7 @@ impl Calls {
                 Timer::Gone(home) => self.forget_of(turn, home),
             }
         }
+
         idle
     }
 
@@ -225,6 +227,7 @@ impl Calls {
         }
         let names: Vec<String> = table.view.heads_of(&range).map(|(key, _)| name_of(key)).collect();
         let idle = here.config.idle_calls;
+
         // A treaty with a name of its own lasts until it is dropped: it costs nobody anything but a look at its bounds. Those that clients
         // make for themselves come with each new statement, and nobody would drop them.
         let may_go = names.iter().filter(|name| treaty_name(name).is_none_or(is_unnamed));

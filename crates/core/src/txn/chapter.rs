@@ -53,6 +53,7 @@ impl Chapter for Txns {
                 return Ok(waits.then_some(Revived { ticket: Ticket { session, sequence }, low, digest }));
             }
         }
+
         Ok(None)
     }
 
@@ -209,6 +210,7 @@ impl Chapter for Txns {
         for call in self.calls.tick(turn, &table) {
             self.participant.delete_idle(turn, &table, &mut self.calls, call);
         }
+
         self.settle(turn, &table);
     }
 

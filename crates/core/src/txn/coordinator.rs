@@ -322,6 +322,7 @@ impl Coordinator {
         if self.coordination.len() >= COORDINATED || !turn.out.admit() {
             return Err(Abort::of(Cause::Overloaded));
         }
+
         Ok(())
     }
 
@@ -336,6 +337,7 @@ impl Coordinator {
         );
         let me = turn.here.site.me;
         let participants = parts.iter().map(|(site, incarnation, _)| (*site, *incarnation)).collect();
+
         // What only reads is checked by each home at an instant of its own, which proves that nothing has changed meanwhile: a value that is
         // written again has another version. What is absent, or not in a scan, may have come and gone. So several homes judge that under
         // locks, all at one instant.
@@ -371,6 +373,7 @@ impl Coordinator {
             }
             None => self.ask_to_prepare(turn, id),
         }
+
         self.look_soon(&turn.here, id);
     }
 
@@ -664,6 +667,7 @@ impl Coordinator {
         } else {
             self.ask_to_prepare(turn, id);
         }
+
         self.look_soon(&turn.here, id);
     }
 
@@ -801,5 +805,6 @@ pub(super) fn site_of(here: &Here, home: &Home) -> Result<SiteId, Abort> {
     if home.incarnation > Incarnation(0) && home.incarnation != known {
         return Err(Abort { site: Some(site), ..Abort::of(Cause::Changed) });
     }
+
     Ok(site)
 }

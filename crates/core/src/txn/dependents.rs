@@ -81,6 +81,7 @@ impl Dependents {
         if self.dependencies + part.depends.len() > SUBJECTS {
             return Err(Abort { site: Some(site), ..Abort::of(Cause::Overloaded) });
         }
+
         Ok(())
     }
 

@@ -108,6 +108,7 @@ impl Locks {
                 return Err(Abort::about(Cause::Busy, table.site, name));
             }
         }
+
         Ok(found.into_values().take(span.limit as usize).collect())
     }
 
@@ -226,6 +227,7 @@ impl Locks {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -342,6 +344,7 @@ impl Locks {
             present.version.number = number;
             present.holds = Holds::of(Some(&value));
         }
+
         Some(value)
     }
 }

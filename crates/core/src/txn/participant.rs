@@ -238,6 +238,7 @@ impl Participant {
                 Timer::Retraction(token) => self.go_on_retracting(turn, table, calls, token),
             }
         }
+
         self.tick_leaves(turn);
     }
 
@@ -485,6 +486,7 @@ impl Participant {
             let abort = Abort { site: Some(me), ..Abort::of(cause) };
             return ControlFlow::Break(Some(self.refuse_unseen(turn, id, (deadline, participants.clone()), abort)));
         }
+
         ControlFlow::Continue(())
     }
 
@@ -558,6 +560,7 @@ impl Participant {
         for id in concerned {
             self.look_at(id, here.now.mono);
         }
+
         self.wake_retractions(here.now.mono, &rights);
     }
 
@@ -838,6 +841,7 @@ impl Participant {
         if !is_own || was_prepared {
             self.keep_refusal(turn, id, entry);
         }
+
         Vote::Refused(Box::new(abort))
     }
 
@@ -854,6 +858,7 @@ impl Participant {
             let state = State::Refused { abort: Some(abort.clone()) };
             self.keep_refusal(turn, id, Participation::new(deadline, participants, state));
         }
+
         Vote::Refused(Box::new(abort))
     }
 
@@ -884,6 +889,7 @@ impl Participant {
             self.leaves.let_go(&self.locks, now, id, part, matches!(entry.state, State::Prepared(_)));
             self.wake_for_slack(now);
         }
+
         if is_blocked {
             let writes = entry.part().into_iter().flat_map(|part| &part.writes);
             writes.for_each(|(name, _)| self.issuer.unblock(name));
@@ -951,6 +957,7 @@ impl Participant {
         if commit {
             self.knows(turn, from, id);
         }
+
         if !knew {
             turn.out.send(from, Message::Decided { id });
         }

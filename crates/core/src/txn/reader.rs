@@ -425,6 +425,7 @@ impl Reader {
                 }
             }
         }
+
         for question in questions {
             self.ask_home(turn, question, 0);
         }
@@ -526,6 +527,7 @@ impl Reader {
                 }
             }
         }
+
         turn.out.responses.push((waiting.client, Response::Read(Box::new(waiting.reading))));
     }
 
@@ -569,6 +571,7 @@ impl Reader {
                 None => kept.push((key.name, number)),
             }
         }
+
         part.reads = kept;
     }
 
@@ -605,6 +608,7 @@ impl Reader {
                 given_up.push((key.name, number));
             }
         }
+
         if !given_up.is_empty() {
             turn.out.send(from, Message::Revoked { holder, rights: given_up });
         }

@@ -43,10 +43,12 @@ impl Numbers {
         put_i64(&mut row, self.deadline);
         put_i64(&mut row, self.rights);
         row.push(self.loss as u8);
+
         // An earlier version has no such number, and opens what this one wrote once it is zero.
         if self.lost_until > 0 {
             put_u64(&mut row, self.lost_until);
         }
+
         row
     }
 

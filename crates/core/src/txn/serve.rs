@@ -85,6 +85,7 @@ impl Participant {
             self.issuer.note_reads(here.now, name, 1);
             calls.note_use(here.now, name);
         }
+
         room.get(table, name)
     }
 

@@ -336,6 +336,7 @@ impl<'a> Table<'a> {
                 return Err(Abort { site: Some(site), ..Abort::about(Cause::Unreachable, self.site, name) });
             }
         }
+
         Ok(None)
     }
 

@@ -122,6 +122,7 @@ impl Participant {
         prepared.sort_unstable();
         let parts: Vec<Part> = prepared.iter().filter_map(|id| self.entries[id].part()).cloned().collect();
 
+        // By heads: a counter's number stands in its head, and there may be many.
         let mut set = KeySet::default();
         let names = self.leaves.counters();
         names.iter().for_each(|name| need_head(incarnation, name, &mut set));
@@ -137,6 +138,7 @@ impl Participant {
             let counts = Leaves::names(part).map(|name| (name.clone(), count(name))).collect();
             self.leaves.take(Now::default(), part, &counts);
         }
+
         Ok(())
     }
 
@@ -158,6 +160,7 @@ impl Participant {
             }
             says => self.leaves.hear(turn, &self.locks, from.region, &(treaty, nonce), says),
         }
+
         self.wake_for_slack(turn.here.now.mono);
     }
 

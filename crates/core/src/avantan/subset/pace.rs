@@ -79,6 +79,8 @@ impl Pace {
                 if subset.build() {
                     return self.collect(moment);
                 }
+
+                // Whoever was asked sets what it offers aside until it hears: a round that gets nowhere is not led for long.
                 if now < last {
                     subset.repeat();
                     self.at = last.min(now + moment.grace());
@@ -87,10 +89,12 @@ impl Pace {
                 }
             }
             Role::Collecting { .. } => {
+                // A value that is out is never given up, as a member may have applied it. The pauses grow with the time that it takes.
                 let waited = now.saturating_sub(self.since);
                 subset.repeat();
                 self.at = now + waited.min(LONGEST).max(2 * round_trip);
             }
+            // Its leader says nothing, or this site was started with it.
             Role::Idle => match subset.avantan.share.part().map(|part| part.accepted.is_some()) {
                 Some(true) => {
                     subset.recover();

@@ -52,6 +52,7 @@ impl<A: Amount> Subset<'_, A> {
     /// True if the site may lead or join a round: it is in no other one of either kind, and there is something to move.
     pub fn is_free(&self) -> bool {
         let share = &self.avantan.share;
+
         // A share is in one round at a time, of whichever kind. A round of the majority may count on the line that was reported to it
         // for what this site has, or for the books; one in which the entity is closed waits for all others to end.
         let exists = share.table.limit.is_some() && !share.table.is_over();
@@ -103,6 +104,7 @@ impl<A: Amount> Subset<'_, A> {
                 _ => self.step.ignored = true,
             },
         }
+
         self.avantan.check();
     }
 
@@ -168,6 +170,7 @@ impl<A: Amount> Subset<'_, A> {
         if key.leader == self.site.me && !part.and_then(|part| part.accepted.as_ref()).is_some_and(is_member) {
             self.step.sends.push((from, Message::Withdraw { key }));
         }
+
         self.step.ignored = true;
     }
 

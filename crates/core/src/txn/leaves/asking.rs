@@ -66,6 +66,7 @@ impl Leaves {
         for Lack { making, clause, amount } in self.lacks(locks, part) {
             let Self { leaves, noted, .. } = self;
             let leaf = leaves.get_mut(&making).expect("it lacks slack");
+
             // Of a treaty that is being made or retracted there is nothing to ask for.
             if leaf.stage != Stage::Kept {
                 continue;
@@ -100,6 +101,7 @@ impl Leaves {
         let waited = mono.saturating_sub(since.mono);
         let at = since.wall.saturating_add_unsigned(waited);
         for (making, clause) in lacks.into_keys() {
+            // A leaf that is kept still has the slack that came; where it is not, the treaty went instead.
             let leaf = self.leaves.get(&making).filter(|leaf| leaf.stage == Stage::Kept);
             let cause = match leaf {
                 _ if is_refused => SynchronizationCause::Refused,
@@ -115,6 +117,8 @@ impl Leaves {
             };
             let others = asked.into_iter().filter(|home| *home != me.region);
             let sites = others.map(|home| SiteId::new(home, me.lane)).collect();
+
+            // Only the last are remembered, in memory: they explain, and nothing rests on them.
             if self.waited.len() >= WAITED {
                 self.waited.pop_front();
             }
@@ -190,6 +194,8 @@ impl Leaves {
         self.tokens += 1;
         let token = self.tokens;
         let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
+
+        // A question that takes the place of another one for what is waited for goes on counting: it is to end.
         let goes_on = |asking: &&Asking| asking.is_awaited() && purpose == Purpose::Awaited;
         let tries = leaf.asking.as_ref().filter(goes_on).map_or(0, |asking| asking.tries);
         leaf.asking = Some(Asking {
@@ -220,6 +226,7 @@ impl Leaves {
             // already. Where the whole slack is divided again, all are.
             let is_for_all = asking.purpose == Purpose::Divide;
             let count = if is_for_all { asking.groups.len() } else { AT_A_TIME.min(asking.groups.len()) };
+
             // Also those that are not heard of yet because this home was started just now: to take them for gone would retract a treaty of
             // which they have plenty.
             let is_there = |home: &u16| turn.here.may_be_reachable(SiteId::new(*home, lane));

@@ -129,6 +129,7 @@ impl Leaves {
                 given.entry(to).or_default().push(clause);
             }
         }
+
         for (to, clauses) in given {
             self.tell_gifts(turn, making, to, &clauses);
         }
@@ -158,6 +159,7 @@ impl Leaves {
             held.check();
             self.write_clause(&mut turn.out.batch, making, clause);
         }
+
         amount
     }
 
@@ -197,6 +199,7 @@ impl Leaves {
                 }
             }
         }
+
         if !orders.is_empty() {
             self.timers.insert((next_give(now.mono), Timer::Give(making.clone(), clause)));
         }
@@ -223,6 +226,7 @@ impl Leaves {
                 self.write_clause(&mut turn.out.batch, making, clause);
             }
         }
+
         if is_more {
             self.slack_came(locks, making);
         }

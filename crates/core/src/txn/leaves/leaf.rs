@@ -138,6 +138,7 @@ impl Leaf {
         let others = || self.homes.iter().map(|(home, _)| *home).filter(|home| *home != me.region);
         let mut groups: Vec<Vec<u16>> = match &self.tree {
             Tree::Flat => vec![others().collect()],
+            // Each group is twice as large as the one before: where the nearest has enough nobody else is asked, and all are after few rounds.
             Tree::Near => {
                 let mut near: Vec<u16> = others().collect();
                 near.sort_by_key(|home| (here.round_trip(SiteId::new(*home, me.lane)), *home));
@@ -148,6 +149,7 @@ impl Leaf {
                 }
                 groups
             }
+            // From the smallest group that this home is in outwards; whoever is in none of them comes last.
             Tree::Given(given) => {
                 let (mut groups, mut left): (Vec<Vec<u16>>, BTreeSet<u16>) = (Vec::new(), others().collect());
                 let mut mine: Vec<&BTreeSet<u16>> = given.iter().filter(|group| group.contains(&me.region)).collect();

@@ -214,6 +214,7 @@ impl Leaves {
             let (before, after) = self.around(locks, held, part);
             lacks.extend(held.lack(making, clause, before, after));
         }
+
         lacks
     }
 
@@ -295,6 +296,7 @@ impl Leaves {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -389,6 +391,7 @@ impl Leaves {
     /// Begins to look after a leaf that is kept.
     fn watch(&mut self, now: Now, me: u16, making: &Making) {
         let leaf = &self.leaves[making];
+
         // One of the leaves is enough to divide the slack of a new treaty again.
         if leaf.homes.len() > 1 && leaf.homes[0].0 == me {
             self.timers.insert((now.mono + FIRST_PLAN, Timer::Plan(making.clone())));
@@ -429,6 +432,7 @@ impl Leaves {
                 held.largest = (held.largest - held.largest / 16).max(change.saturating_neg());
             }
         }
+
         for number in raised {
             let making = self.leaves.of(number).0.clone();
             self.slack_came(locks, &making);
@@ -498,6 +502,7 @@ impl Leaves {
             }
             Stage::Retracting(_) | Stage::Leaving(_) | Stage::Free => {}
         }
+
         // While the home is cut off, only the end of the lease is waited for.
         let is_there = turn.here.may_be_reachable(home);
         let pause = if is_there { AGAIN.max(2 * turn.here.round_trip(home)) } else { SECOND };
@@ -612,6 +617,7 @@ impl Leaves {
         for (clause, held) in self.leaves.of(number).1.clauses.iter() {
             for term in &held.terms {
                 let noted = self.noted.get_mut(&term.name).expect("its count is known");
+
                 // It is the last of all: only a clause that has the counter twice is there.
                 if noted.clauses.last() != Some(&(number, clause)) {
                     noted.clauses.push((number, clause));

@@ -93,6 +93,7 @@ impl Wants {
                 self.of.remove(making);
             }
         }
+
         Some(want)
     }
 
