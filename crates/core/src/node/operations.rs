@@ -61,13 +61,7 @@ impl Desk<'_> {
 
             match verdict {
                 Verdict::RefusedForRoom => {
-                    let outcome = Outcome::Refused(Refusal::StorageFull);
-
-                    // Its client may have been told so: it stays refused after a crash too, as soon as there is room to
-                    // note that.
-                    if turn.here.has_room {
-                        record(turn, scratch, ticket, session, digest, &outcome);
-                    }
+                    let outcome = refuse_for_room(turn, scratch, ticket, session, digest);
                     answers.push(Answer { sequence, outcome });
                 }
                 Verdict::Known(outcome) => {
@@ -157,9 +151,7 @@ impl Desk<'_> {
             None | Some(Known::RefusedForRoom) if !turn.here.has_room => no_room,
             Some(Known::RefusedForRoom) => {
                 let digest = session.digest_of(operation.sequence).unwrap_or(0);
-                let refused = Outcome::Refused(Refusal::StorageFull);
-                record(turn, scratch, ticket, session, digest, &refused);
-                refused
+                refuse_for_room(turn, scratch, ticket, session, digest)
             }
             Some(Known::Waiting(_)) if !turn.here.has_room => Outcome::Unknown(UnknownReason::Undecided),
             // One that waits is withdrawn if it can be. If others may have taken part in it already, it goes on, and
@@ -256,6 +248,23 @@ impl Desk<'_> {
             }
         }
     }
+}
+
+/// Refuses an operation for want of room.
+fn refuse_for_room(
+    turn: &mut Turn,
+    scratch: &mut Vec<u8>,
+    ticket: Ticket,
+    session: &mut Session,
+    digest: u64,
+) -> Outcome {
+    let outcome = Outcome::Refused(Refusal::StorageFull);
+
+    // Its client may have been told so before: it stays refused after a crash too, as soon as there is room to note that.
+    if turn.here.has_room {
+        record(turn, scratch, ticket, session, digest, &outcome);
+    }
+    outcome
 }
 
 /// True if a value that carries an operation out may be accepted somewhere: what becomes of that ends it.

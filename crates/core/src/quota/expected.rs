@@ -21,6 +21,6 @@ impl Quotas {
 
     /// The tokens that were asked for here since this site was opened, of a quota that exists.
     pub fn asked(&self, name: &str) -> Option<u64> {
-        self.find(name).filter(|quota| quota.limit().is_some()).map(|quota| quota.asked)
+        self.find(name).filter(|quota| quota.limit().is_some()).map(|quota| quota.asked.tokens)
     }
 }

@@ -313,7 +313,7 @@ impl Quotas {
         self.forget_seats(number);
         self.index.moved.remove(&number);
         self.drop_name_of(at);
-        self.drop_child(&name, self.list[at].counted_below);
+        self.drop_child(&name, self.list[at].above.length);
         let mut gone = std::mem::replace(&mut self.list[at], Quota::vacant());
 
         // Requests for its tokens are refused, and a deletion has come true.

@@ -33,10 +33,8 @@ pub struct Quota {
     pub(super) name: SmolStr,
     /// The time of the one entry in [`Quotas::timers`](super::Quotas) that counts; [`NEVER`] if none does.
     pub(super) wake: u64,
-    /// The tokens that were asked for here since the site was opened, granted or not.
-    pub(super) asked: u64,
-    /// The size of the requests for them since something has been going on.
-    pub(super) request: RequestSize,
+    /// What was asked for here.
+    pub(super) asked: Asked,
     /// What only matters while something goes on; none for a quota at rest, so that many fit into memory.
     pub(super) activity: Option<Box<Activity>>,
     /// What a quota that refills has besides; none for one that does not.
@@ -45,17 +43,32 @@ pub struct Quota {
     pub(super) dirty: Dirty,
     /// False if nobody stands in its line; true if somebody may. Set with the first, and cleared when the share is looked after.
     pub(super) queued: bool,
-    /// The number of bytes of the name of the quota below which it is counted ([`Quotas::note_parent`](super::Quotas)); zero for none.
-    pub(super) counted_below: u16,
     /// What is counted here.
     pub(super) counters: Counters,
     /// The agreement about its tokens, with this site's share.
     pub(super) avantan: Avantan,
-    /// The number of the quota below which it is counted, if it was known when this was noted. One of the same name that is made anew has
-    /// another.
-    pub(super) above: Option<u64>,
+    /// The quota below which it is counted ([`Quotas::note_parent`](super::Quotas)).
+    pub(super) above: Above,
     /// The totals of gifts between this site and each other, in this generation.
     pub(super) totals: Totals,
+}
+
+/// What was asked for at this site; in memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// The tokens that were asked for since the site was opened, granted or not.
+    pub(super) tokens: u64,
+    /// The size of the requests for them since something has been going on.
+    pub(super) size: RequestSize,
+}
+
+/// The quota below which another one is counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Above {
+    /// The number of bytes of its name; zero if there is none.
+    pub(super) length: u16,
+    /// Its number, if it was known when this was noted. One of the same name that is made anew has another.
+    pub(super) number: Option<u64>,
 }
 
 /// What a quota counts at this site; durable.
@@ -89,7 +102,7 @@ pub(super) enum Dirty {
 pub(super) struct Activity {
     /// The demand for tokens here, as it was lately.
     pub(super) demand: Demand,
-    /// What [`Quota::asked`] was when demand was counted last.
+    /// What [`Asked::tokens`] was when demand was counted last.
     pub(super) counted: u64,
     /// When to look after the share.
     pub(super) tick_at: u64,
@@ -99,8 +112,6 @@ pub(super) struct Activity {
     pub(super) active_at: u64,
     /// The earliest deadline of what waits, in `waiting` or `admin`; [`NEVER`] if nothing does.
     pub(super) deadline_at: u64,
-    /// Free tokens that are not given away until a time: so many a request needs that waits at another level of a tree, and holds nothing.
-    pub(super) spared: (i64, u64),
     /// What is done about a shortage.
     pub(super) shortage: Shortage,
     /// The tokens that come back here, as it was lately.
@@ -115,9 +126,11 @@ pub(super) struct Activity {
     pub(super) admin: VecDeque<Admin>,
 }
 
-/// What a site has done about tokens that it is short of.
+/// What a site does about tokens that it is short of.
 #[derive(Debug)]
 pub(super) struct Shortage {
+    /// Free tokens that are not given away until a time: so many a request needs that waits at another level of a tree, and holds nothing.
+    pub(super) spared: (i64, u64),
     /// True if peers were told of the present shortage and have had no time to answer it yet.
     pub(super) asked_for_gifts: bool,
     /// Until when what waits is left to the tokens that come back here, before others are asked; none if they do not suffice, or nothing
@@ -207,8 +220,7 @@ impl Activity {
             admin: VecDeque::new(),
             peers: vec![PeerShare::default(); members],
             tick_at,
-            shortage: Shortage { asked_for_gifts: false, hopes_until: None, fed_at: now },
-            spared: (0, 0),
+            shortage: Shortage { spared: (0, 0), asked_for_gifts: false, hopes_until: None, fed_at: now },
             deadline_at: NEVER,
             active_at: now,
             leader: Leader::new(now),
@@ -224,7 +236,7 @@ impl Activity {
 
     /// Free tokens that are not given away now.
     pub(super) fn spared(&self, now: u64) -> i64 {
-        let (amount, until) = self.spared;
+        let (amount, until) = self.shortage.spared;
         if now < until { amount } else { 0 }
     }
 
@@ -244,16 +256,14 @@ impl Quota {
             number,
             avantan: Avantan::default(),
             counters: Counters::default(),
-            asked: 0,
-            request: RequestSize::default(),
+            asked: Asked::default(),
             queued: false,
             totals: Totals::default(),
             refill: None,
             activity: None,
             wake: NEVER,
             dirty: Dirty::Clean,
-            counted_below: 0,
-            above: None,
+            above: Above::default(),
         }
     }
 
@@ -353,8 +363,8 @@ impl Quota {
             let settled = self.avantan.share.table.settled(peer.site);
             share.free = settled.map_or(0, |settled| settled.row.after.saturating_add(settled.row.kept));
         }
-        activity.counted = self.asked;
-        self.request = RequestSize::default();
+        activity.counted = self.asked.tokens;
+        self.asked.size = RequestSize::default();
         self.activity = Some(activity);
     }
 }

@@ -181,7 +181,7 @@ impl Quotas {
         if rate == 0 || !calm || !foresees || quota.limit().is_none() {
             return;
         }
-        let lacking = activity.demand.forecast(SECOND).max(quota.request.large());
+        let lacking = activity.demand.forecast(SECOND).max(quota.asked.size.large());
         let elsewhere = activity.known_free(&turn.here);
         let starving = quota.avantan.share.free(turn.here.site) < lacking && now >= activity.shortage.fed_at + SECOND;
         if starving && elsewhere >= lacking.saturating_mul(2 * turn.here.peers.len() as i64) {
@@ -336,7 +336,7 @@ impl Quotas {
 
         // Goes on serving from some while the round lasts; where requests wait, the round should have it all.
         // Never more than half of it, and nothing without demand, or there would be tokens that nobody can reach.
-        let soon = activity.demand.forecast(SECOND).max(quota.request.large());
+        let soon = activity.demand.forecast(SECOND).max(quota.asked.size.large());
         let free = quota.avantan.share.tokens;
         let keeps = needed == 0 && activity.demand.rate() > 0;
         let kept = if keeps { soon.saturating_mul(2).min(free / 2) } else { 0 };

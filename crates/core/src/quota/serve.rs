@@ -211,8 +211,8 @@ impl Quotas {
             self.schedule(at);
         }
         let quota = &mut self.list[at];
-        quota.asked = quota.asked.saturating_add(amount.unsigned_abs());
-        quota.request.note(amount);
+        quota.asked.tokens = quota.asked.tokens.saturating_add(amount.unsigned_abs());
+        quota.asked.size.note(amount);
     }
 
     /// Lets a request wait at the level that is short, holding nothing of any, or refuses it. One that is not new stood in the line of

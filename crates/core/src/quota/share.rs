@@ -332,7 +332,7 @@ impl Quotas {
         let now = turn.here.now.mono;
         let Quota { activity, asked, queued, .. } = &mut self.list[at];
         if let Some(activity) = activity {
-            let newly = *asked - std::mem::replace(&mut activity.counted, *asked);
+            let newly = asked.tokens - std::mem::replace(&mut activity.counted, asked.tokens);
             activity.demand.note(newly.min(i64::MAX as u64) as i64);
             activity.demand.fold(now);
             activity.returns.fold(now);
@@ -373,7 +373,7 @@ impl Quotas {
         if busy || unrecorded {
             activity.active_at = now;
         }
-        let scarce = total < activity.demand.forecast(4 * SECOND).max(quota.request.large().saturating_mul(4));
+        let scarce = total < activity.demand.forecast(4 * SECOND).max(quota.asked.size.large().saturating_mul(4));
         activity.tick_at = now
             + match () {
                 () if busy && scarce => TICK,

@@ -13,7 +13,7 @@
 
 use super::book::{Break, Place, Quotas};
 use super::line::Waiting;
-use super::one::Quota;
+use super::one::{Above, Quota};
 use crate::api::{Charter, LEVELS, Operation, Outcome, Parent, Refusal};
 use crate::avantan::Lifecycle;
 use crate::clock::SECOND;
@@ -85,8 +85,8 @@ impl Quotas {
         let mut below = at;
         while let Some(Parent { length, generation }) = self.list[below].parent() {
             // Nearly always it is known by its number, and no name has to be looked up. A charter of this turn may name another.
-            let Quota { name, above, counted_below, .. } = &self.list[below];
-            let noted = above.filter(|_| *counted_below == length).and_then(|number| self.position_of(number));
+            let Quota { name, above, .. } = &self.list[below];
+            let noted = above.number.filter(|_| above.length == length).and_then(|number| self.position_of(number));
             let length = usize::from(length);
 
             // Whatever a member has said, a name is longer than that of the one above it: nothing is its own parent.
@@ -138,7 +138,7 @@ impl Quotas {
         for at in path.levels().filter(|&level| level != short) {
             let activity = self.activity(here, at);
             let spared = activity.spared(here.now.mono).max(amount);
-            activity.spared = (spared, until);
+            activity.shortage.spared = (spared, until);
         }
     }
 
@@ -209,7 +209,7 @@ impl Quotas {
     /// Notes that a quota is below another, or no longer. What it is below changes with the row that says so.
     pub(super) fn note_parent(&mut self, at: usize) {
         let quota = &self.list[at];
-        let (counted, bound) = (quota.counted_below, quota.bound_below());
+        let (counted, bound) = (quota.above.length, quota.bound_below());
         if counted == bound {
             return;
         }
@@ -218,8 +218,8 @@ impl Quotas {
         if bound > 0 {
             *self.index.children.entry(name[..usize::from(bound)].into()).or_default() += 1;
         }
-        let above = self.position(&name[..usize::from(bound)]).map(|above| self.list[above].number);
-        (self.list[at].counted_below, self.list[at].above) = (bound, above);
+        let number = self.position(&name[..usize::from(bound)]).map(|above| self.list[above].number);
+        self.list[at].above = Above { length: bound, number };
     }
 
     /// A quota of this name no longer counts as below the one whose name has so many bytes; zero for none.
