@@ -854,9 +854,11 @@ fn dev_in_memory_with_lanes_and_a_table_of_its_own() {
 
 #[test]
 fn dev_says_that_it_drains() {
-    let cluster = Server::start_with(&["dev", "--port", "0", "--json", "--memory"], Stdio::piped());
-    let ended = cluster.interrupt();
-    assert_eq!((ended.status, ended.stderr.as_str()), (0, "draining…\n"));
+    for end in [Server::interrupt, Server::hang_up] {
+        let cluster = Server::start_with(&["dev", "--port", "0", "--json", "--memory"], Stdio::piped());
+        let ended = end(cluster);
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, "draining…\n"));
+    }
 }
 
 #[test]

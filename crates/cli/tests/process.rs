@@ -187,6 +187,12 @@ impl Server {
         self.signal("-INT")
     }
 
+    /// Ends it as a terminal that is closed does.
+    #[allow(dead_code, reason = "only one of the test binaries needs it")]
+    pub(crate) fn hang_up(self) -> Ended {
+        self.signal("-HUP")
+    }
+
     /// Ends it as a service manager would.
     pub(crate) fn terminate(self) -> Ended {
         self.signal("-TERM")
