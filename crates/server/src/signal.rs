@@ -87,7 +87,7 @@ pub fn run_until_signal(mut signals: Signals, sites: Vec<SiteHandle>, drain: Dur
     let is_drained = Arc::new(AtomicBool::new(false));
     let at_second = Arc::clone(&is_drained);
     thread::spawn(move || {
-        // A site that has stopped by itself was told nothing yet.
+        // Whoever listens anew hears of none that came before. A site that has stopped by itself was told nothing yet.
         for _ in 0..if is_told { 1 } else { 2 } {
             thread::sleep(SAME);
             let Ok(mut signals) = Signals::listen() else { return };

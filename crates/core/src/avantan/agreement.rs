@@ -222,8 +222,8 @@ impl<A: Amount> Avantan<A> {
         self.role == Role::Idle && self.in_round()
     }
 
-    /// True if it has offered something to a round that it does not lead, and still goes on granting: a round that is to close it can
-    /// only come to something once that one has ended.
+    /// True if it has offered something to a round that it does not lead, and did not close for it: a round that is to close it can only come
+    /// to something once that one has ended.
     pub fn has_offered_open(&self) -> bool {
         self.follows() && self.share.round.as_ref().is_some_and(|round| round.first.is_some() && !round.closing)
     }

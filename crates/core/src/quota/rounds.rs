@@ -252,11 +252,10 @@ impl Quotas {
 
         // One that waits for an incarnation to be recorded does not hold up those behind it.
         let quota = &self.list[at];
-        let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
-        let Some(first) = admin.find(|admin| self.is_ready(&turn.here, at, admin) == Ok(true)) else {
+        let waiting = || quota.activity.iter().flat_map(|activity| &activity.admin);
+        let Some(first) = waiting().find(|admin| self.is_ready(&turn.here, at, admin) == Ok(true)) else {
             // What it is to be below may be about to be deleted. Nobody tells what comes of that.
-            let mut admin = quota.activity.iter().flat_map(|activity| &activity.admin);
-            if admin.any(|admin| matches!(admin.change, Lifecycle::Create { .. })) {
+            if waiting().any(|admin| matches!(admin.change, Lifecycle::Create { .. })) {
                 self.activity(&here, at).leader.look_at(here.now.mono + RELAXED_TICK);
             }
             return;

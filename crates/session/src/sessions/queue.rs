@@ -54,9 +54,13 @@ impl Fresh {
         if stays { &mut self.staying } else { &mut self.brief }
     }
 
+    fn of(&self, stays: bool) -> &VecDeque<CallKey> {
+        if stays { &self.staying } else { &self.brief }
+    }
+
     /// The number of calls that stay, or of the others.
     pub(super) fn count(&self, stays: bool) -> usize {
-        if stays { self.staying.len() } else { self.brief.len() }
+        self.of(stays).len()
     }
 
     /// The number of all calls.
@@ -132,8 +136,8 @@ impl Queue {
             Parked::Repeat(..) | Parked::Ask(_) | Parked::Open => None,
         });
         for stays in [false, true] {
-            let line = if stays { &self.fresh.staying } else { &self.fresh.brief };
-            assert!(line.iter().all(|key| calls[*key].command.stays() == stays), "a call is in the wrong line");
+            let is_its = |key: &CallKey| calls[*key].command.stays() == stays;
+            assert!(self.fresh.of(stays).iter().all(is_its), "a call is in the wrong line");
         }
         let mut queued: Vec<CallKey> = self.fresh.iter().chain(parked).collect();
         queued.sort_unstable();

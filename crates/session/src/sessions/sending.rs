@@ -50,6 +50,7 @@ impl Sessions {
         if !self.may_take_off() {
             return None;
         }
+
         // A call that stays and one that does not leave in turn, so neither waits for all of the others.
         let first = !self.queue.stayed;
         for stays in [first, !first] {

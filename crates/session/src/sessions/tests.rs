@@ -9,6 +9,7 @@ use std::sync::Arc;
 use slackline_core::api::{Answer, Batch, Hold, Operation, Outcome, SESSION_WINDOW, UnknownReason};
 use slackline_core::id::GrantId;
 
+use super::windows::SESSIONS;
 use super::*;
 
 mod patience;
@@ -64,6 +65,19 @@ impl Script {
                 }
             }
         }
+    }
+
+    /// Opens all sessions that there may be, and does this to the windows and the position of each.
+    fn with_every_session(mut self, does: impl Fn(&mut Windows, usize)) -> Self {
+        for session in 1..=SESSIONS as u64 {
+            if session > 1 {
+                self.book.opened(INCARNATION, SessionId(session));
+            }
+            let windows = &mut self.book.windows;
+            let position = windows.position(SessionId(session)).expect("it is open");
+            does(windows, position);
+        }
+        self
     }
 
     /// Opens a session if the book wants one for what is to leave.
@@ -269,15 +283,9 @@ fn a_call_that_stays_and_others_leave_in_turn() {
 /// Other calls are under way in every session that there may be: one that stays leaves all the same.
 #[test]
 fn call_that_stays_leaves_though_others_are_in_every_session() {
-    let mut script = Script::connected();
-    for session in 1..=64 {
-        if session > 1 {
-            script.book.opened(INCARNATION, SessionId(session));
-        }
-        let windows = &mut script.book.windows;
-        let position = windows.position(SessionId(session)).expect("it is open");
+    let mut script = Script::connected().with_every_session(|windows, position| {
         windows[position].give(0, false);
-    }
+    });
     let doubted = script.book.windows.operation(0, 1);
     script.book.windows.doubt(doubted, script.now);
     script.submit(stay(1));
@@ -488,20 +496,16 @@ fn dropped_acquire_with_its_doubt_unread_is_given_back_when_it_turns_out_granted
 /// The first call of each window is in doubt, and holds its mark back.
 #[test]
 fn doubts_that_fill_every_session_do_not_keep_a_call_from_leaving() {
-    let mut script = Script::connected();
-    for session in 1..=64 {
-        if session > 1 {
-            script.book.opened(INCARNATION, SessionId(session));
-        }
-        let windows = &mut script.book.windows;
-        let position = windows.position(SessionId(session)).expect("it is open");
+    let script = Script::connected();
+    let now = script.now;
+    let mut script = script.with_every_session(|windows, position| {
         for _ in 0..SESSION_WINDOW {
             windows[position].give(0, false);
         }
         (2..=SESSION_WINDOW).for_each(|sequence| windows[position].settle(sequence));
-        windows.doubt(id(session, 1), script.now);
+        windows.doubt(windows.operation(position, 1), now);
         assert_eq!(windows[position].room(), 0);
-    }
+    });
     script.submit(acquire(1));
     assert!(script.book.has_something_to_send());
     let batch = script.batch().expect("a healthy site is sent a call");

@@ -247,10 +247,8 @@ impl<A: Amount> Subset<'_, A> {
                 self.step.sends.extend(sends);
             }
             (Role::Collecting { .. }, Some(rows)) => {
-                let accept = Message::Accept { key, rows: rows.clone(), dead: self.told_dead() };
-                let members: Vec<SiteId> = rows.iter().map(|row| row.site).filter(|site| *site != me).collect();
-                self.step.sends.extend(members.into_iter().map(|to| (to, accept.clone())));
-                self.tally();
+                let members = rows.iter().map(|row| row.site).filter(|site| *site != me).collect();
+                self.bring(key, rows.clone(), members);
             }
             _ => {}
         }
@@ -263,9 +261,14 @@ impl<A: Amount> Subset<'_, A> {
         let Some((key, rows)) = self.part().and_then(|part| Some((part.key, part.accepted.clone()?))) else { return };
         let knows = |site: SiteId| votes.iter().any(|vote| vote.site == site && vote.dead.contains(&new));
         let others = rows.iter().map(|row| row.site).filter(|site| *site != self.site.me && *site != new);
-        let untold: Vec<SiteId> = others.filter(|site| !knows(*site)).collect();
+        let untold = others.filter(|site| !knows(*site)).collect();
+        self.bring(key, rows, untold);
+    }
+
+    /// Brings the value to members, with who is known to be dead by now.
+    fn bring(&mut self, key: Key, rows: Vec<Row<A>>, to: Vec<SiteId>) {
         let accept = Message::Accept { key, rows, dead: self.told_dead() };
-        self.step.sends.extend(untold.into_iter().map(|to| (to, accept.clone())));
+        self.step.sends.extend(to.into_iter().map(|to| (to, accept.clone())));
         self.tally();
     }
 
