@@ -396,6 +396,7 @@ impl Participant {
         // transaction.
         match longest(self.waits(&turn.here, id)) {
             None => Some(self.vote(turn, table, calls, id)),
+            Some(_) if let Some(abort) = self.never_holds(table, calls, id) => Some(self.refuse_part(turn, id, abort)),
             Some(wait) if wait.expected > max_wait => {
                 // Its client will come again. Were rights not asked back for it, readers would renew them without end.
                 self.ask_back(turn, id);
@@ -416,6 +417,13 @@ impl Participant {
                 Some(self.waiting(&turn.here, id))
             }
         }
+    }
+
+    /// The refusal of a part that waits for rights or slack and will be refused whatever comes: what it read has changed. Neither is asked
+    /// of anybody for its sake; for slack, a treaty could be retracted for a write that never is.
+    fn never_holds(&self, table: &Table, calls: &Calls, id: OperationId) -> Option<Abort> {
+        let abort = self.locks.check(table, calls, self.entries[&id].part()?).err()?;
+        matches!(abort.cause, Cause::Changed | Cause::NotACounter).then_some(abort)
     }
 
     /// The vote on a part that this site knows already.

@@ -556,6 +556,95 @@ fn writes_that_lack_more_than_numbers_hold_are_answered() {
     assert!(writes.iter().all(|write| world.cluster.outcome(0, *write).is_some()), "each is answered");
 }
 
+/// The counters of all homes add up to at least 30; each is 30, so each home has a slack of 20.
+fn at_least_30() -> World {
+    let sum = Metric::Sum((0..SITES as u16).map(|home| Metric::Counter(counter(home))).collect());
+    let mut world = World::calm(Some(Statement::AtLeast(sum, 30)));
+    world.make(0);
+    world.run(SECOND);
+    assert!(world.valid_at(0).is_some());
+    world
+}
+
+/// Commits writes at a home, of which the client waits for slack for two seconds.
+fn write(world: &mut World, home: usize, reads: &[(&str, u64)], writes: &[(&str, i64)]) -> u64 {
+    let reads = reads.iter().map(|(name, version)| ((*name).to_owned(), *version)).collect();
+    let writes = writes.iter().map(|(name, delta)| ((*name).to_owned(), Change::Add(*delta))).collect();
+    let part = Part { reads, writes, ..Part::default() };
+    let part = Home { region: home as u16, incarnation: Incarnation(1), part };
+    let transaction = Transaction { homes: vec![part], max_wait: 2 * SECOND, ..Transaction::default() };
+    world.cluster.submit(home, Operation::Commit(Box::new(transaction)))
+}
+
+/// While something is undecided a home may be below its bound, by 30 here. Two writes wait for it, and the others have what both take and
+/// these 30; not what both take and twice these 30.
+#[test]
+fn what_is_missing_while_a_transfer_is_in_doubt_counts_once_for_all_writes_that_wait() {
+    let of = |home| Metric::Counter(counter(home));
+    let sum = vec![of(0), Metric::Counter(ObjectKey::new(0, "m")), of(1), of(2)];
+    let mut world = World::calm(Some(Statement::AtLeast(Metric::Sum(sum), 30)));
+    world.bounds.has_transfers = true;
+    world.make(0);
+    world.run(2 * SECOND);
+    assert!(world.valid_at(0).is_some());
+    let participants = [0, 1].map(|at| (Cluster::site(at), Incarnation(1)));
+    let writes = vec![("m".into(), Change::Add(50)), ("n".into(), Change::Add(-50))];
+    let asked = prepare(
+        asked_by(1),
+        world.cluster.time(0).wall + 5 * SECOND as i64,
+        &participants,
+        Part { writes, ..Part::default() },
+    );
+    tell(&mut world.cluster, 1, 0, Message::Prepare(Box::new(asked)));
+    world.run(10 * MILLISECOND);
+    let leaves = world.cluster.hosts[0].node.as_ref().expect("runs").chapters().txns.leaves(world.cluster.time(0));
+    assert_eq!(leaves[0].clauses[0].value - leaves[0].clauses[0].bound, -30, "{leaves:?}");
+
+    let waiting = [write(&mut world, 0, &[], &[("n", -5)]), write(&mut world, 0, &[], &[("n", -5)])];
+    world.run(2 * SECOND);
+    for write in waiting {
+        assert_eq!(world.cluster.outcome(0, write), Some(Outcome::Committed { phases: 1 }));
+    }
+    assert!(world.valid_at(0).is_some(), "a treaty is retracted of which there is enough");
+}
+
+/// Each write takes more than its home has. It comes when the one before it has had its slack, and before anybody has looked whether that has
+/// come: one question follows upon the other. The others have plenty each time.
+#[test]
+fn treaty_with_plenty_of_slack_stands_however_many_writes_lack_some_one_after_the_other() {
+    let mut world = at_least_30();
+    let mut writes: Vec<u64> = Vec::new();
+    while writes.len() < 20 {
+        for home in 1..SITES {
+            write(&mut world, home, &[], &[("n", 40)]);
+        }
+        let leaves = world.cluster.hosts[0].node.as_ref().expect("runs").chapters().txns.leaves(world.cluster.time(0));
+        assert_eq!(leaves.len(), 1, "a treaty is retracted of which there is enough");
+        let clause = &leaves[0].clauses[0];
+        if writes.last().is_none_or(|last| world.cluster.outcome(0, *last).is_some()) {
+            writes.push(write(&mut world, 0, &[], &[("n", clause.bound - clause.value - 10)]));
+        }
+        world.run(60 * MILLISECOND);
+    }
+    world.run(2 * SECOND);
+    for write in writes {
+        assert_eq!(world.cluster.outcome(0, write), Some(Outcome::Committed { phases: 1 }));
+    }
+    assert!(world.valid_at(0).is_some(), "a treaty is retracted of which there is enough");
+}
+
+/// All homes together have not what the write takes. It will be refused in any case, since what it read has changed.
+#[test]
+fn treaty_is_not_retracted_for_a_write_that_never_is() {
+    let mut world = at_least_30();
+    let write = write(&mut world, 0, &[("m", 7)], &[("n", -100)]);
+    world.run(SECOND);
+    let Some(Outcome::Aborted(abort)) = world.cluster.outcome(0, write) else { panic!("it is refused") };
+    assert_eq!(abort.cause, Cause::Changed);
+    world.run(4 * SECOND);
+    assert!(world.valid_at(0).is_some(), "the treaty is retracted for nothing");
+}
+
 /// The bytes are prepared when the treaty is made: it is not, since nothing could retract it when they are carried out.
 #[test]
 fn treaty_is_not_made_of_what_may_be_no_counter_soon() {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::held::NEVER_ENOUGH;
 use super::{Asking, Held, Lack, Leaf, Leaves, Making, Purpose, Stage, TRIES, Timer, WAITED, WAITED_SHOWN, Want, say};
 use crate::api::{Synchronization, SynchronizationCause};
 use crate::clock::{MILLISECOND, SECOND};
@@ -46,12 +47,12 @@ impl Leaves {
         let (me, now) = (turn.here.site.me, turn.here.now);
         let before = self.wants.get(id);
         let (since, was_spared) = before.map_or((now, false), |want| (want.since, want.was_spared));
-        let mut want = Want { since, me, lacks: BTreeMap::new(), relies: part.relies.clone(), was_spared };
-        for Lack { making, clause, amount, .. } in self.lacks(locks, part) {
-            want.lacks.insert((making, clause), amount);
+        let mut want = Want { since, me, takes: BTreeMap::new(), relies: part.relies.clone(), was_spared };
+        for Lack { making, clause, takes } in self.lacks(locks, part) {
+            want.takes.insert((making, clause), takes);
         }
-        let makings: BTreeSet<Making> = want.lacks.keys().map(|(making, _)| making.clone()).collect();
-        if want.lacks.is_empty() {
+        let makings: BTreeSet<Making> = want.takes.keys().map(|(making, _)| making.clone()).collect();
+        if want.takes.is_empty() {
             return self.end_want(now.mono, id, false);
         }
         self.wants.insert(id, want);
@@ -63,15 +64,13 @@ impl Leaves {
     /// the part waited. For one that relies on the treaty it is not retracted.
     pub(in crate::txn) fn press(&mut self, turn: &mut Turn, locks: &Locks, part: &Part) {
         let mut makings = BTreeSet::new();
-        for Lack { making, clause, amount } in self.lacks(locks, part) {
-            let Self { leaves, noted, .. } = self;
-            let leaf = leaves.get_mut(&making).expect("it lacks slack");
+        for Lack { making, clause, takes } in self.lacks(locks, part) {
+            let leaf = self.leaves.get_mut(&making).expect("it lacks slack");
 
             // Of a treaty that is being made or retracted there is nothing to ask for.
             if leaf.stage != Stage::Kept {
                 continue;
             }
-            let takes = leaf.clauses[clause].slack(noted, locks).saturating_add(amount);
             let pressed = leaf.pressed.entry((clause, part.relies.contains(&making.0))).or_default();
             *pressed = takes.max(*pressed);
             makings.insert(making);
@@ -97,12 +96,20 @@ impl Leaves {
 
     /// A part waits for slack no more: for how long it did, and how that ended, is kept for whoever asks.
     pub(super) fn end_want(&mut self, mono: u64, id: OperationId, is_refused: bool) {
-        let Some(Want { since, me, lacks, .. }) = self.wants.remove(id) else { return };
+        let Some(Want { since, me, takes, .. }) = self.wants.remove(id) else { return };
         let waited = mono.saturating_sub(since.mono);
         let at = since.wall.saturating_add_unsigned(waited);
-        for (making, clause) in lacks.into_keys() {
+        for (making, clause) in takes.into_keys() {
             // A leaf that is kept still has the slack that came; where it is not, the treaty went instead.
-            let leaf = self.leaves.get(&making).filter(|leaf| leaf.stage == Stage::Kept);
+            let leaf = self.leaves.get_mut(&making).filter(|leaf| leaf.stage == Stage::Kept);
+
+            // Tries in vain are counted, and this was none. While parts come as fast as others are met, one question follows upon the
+            // other, and the treaty would be retracted after some of them, although there was enough each time.
+            let leaf = leaf.map(|leaf| {
+                let asking = leaf.asking.as_mut().filter(|asking| !is_refused && asking.is_awaited());
+                asking.into_iter().for_each(|asking| asking.tries = 0);
+                &*leaf
+            });
             let cause = match leaf {
                 _ if is_refused => SynchronizationCause::Refused,
                 Some(_) => SynchronizationCause::Slack,
@@ -144,19 +151,22 @@ impl Leaves {
         std::mem::take(&mut self.woken)
     }
 
-    /// What parts lack of each clause of a leaf: those that wait, in sum; or the most that one lacks which was refused and will come again,
-    /// if that is more. It may be one of those that wait.
+    /// What is lacking of each clause of a leaf: what the parts take that wait, in sum, or the most that one takes which was refused and
+    /// will come again, if that is more (it may be one of those that wait); less the slack that is there, or more what is missing of it
+    /// while something is undecided.
     pub(super) fn wanted(&self, locks: &Locks, making: &Making) -> BTreeMap<u32, i128> {
-        let mut wanted = self.wants.sums(making);
-        let Some(leaf) = self.leaves.get(making) else { return wanted };
+        let mut taken = self.wants.sums(making);
+        let Some(leaf) = self.leaves.get(making) else { return BTreeMap::new() };
         for ((clause, _), takes) in &leaf.pressed {
-            let lacking = takes - leaf.clauses[*clause].slack(&self.noted, locks);
-            if lacking > 0 {
-                let sum = wanted.entry(*clause).or_default();
-                *sum = lacking.max(*sum);
-            }
+            let sum = taken.entry(*clause).or_default();
+            *sum = (*sum).max(*takes);
         }
-        wanted
+        let lacking = taken.into_iter().map(|(clause, takes)| {
+            // What nobody can have is lacking whatever there is.
+            let slack = if takes < NEVER_ENOUGH { leaf.clauses[clause].slack(&self.noted, locks) } else { 0 };
+            (clause, takes - slack)
+        });
+        lacking.filter(|(_, lacking)| *lacking > 0).collect()
     }
 
     /// Wakes the parts that wait for a leaf.

@@ -69,19 +69,19 @@ pub(super) struct Order {
     pub(super) done: u64,
 }
 
-/// What a part lacks that leaves no counter, and the most that any part lacks: more than all homes together can have, so the treaty is
-/// retracted. All parts that may wait at a site, lacking so much, add up to less than an `i128` holds.
-const NEVER_ENOUGH: i128 = 1 << 100;
+/// What a part takes that leaves no counter, and the most that any part is said to take: more than all homes together can have, so the
+/// treaty is retracted. All parts that may wait at a site, taking so much, add up to less than an `i128` holds.
+pub(super) const NEVER_ENOUGH: i128 = 1 << 100;
 
-/// Something that a part lacks.
+/// A clause of which a part lacks slack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Lack {
     /// The making of the treaty whose bound is in the way.
     pub(super) making: Making,
     /// The clause of it, by number.
     pub(super) clause: u32,
-    /// The slack that is missing.
-    pub(super) amount: i128,
+    /// The slack that the part takes, at least 1. Not what is missing: what is there now counts once, however many parts wait.
+    pub(super) takes: i128,
 }
 
 impl Held {
@@ -125,8 +125,8 @@ impl Held {
         // on where the counter is, and that is not known as long as something is undecided.
         let may_stay_below = || !self.terms.iter().any(|term| term.is_log);
         let is_enough = after.is_some_and(|after| after >= self.bound || (after >= before && may_stay_below()));
-        let amount = after.map_or(NEVER_ENOUGH, |after| (self.bound - after).min(NEVER_ENOUGH));
-        (!is_enough).then(|| Lack { making: making.clone(), clause, amount })
+        let takes = after.map_or(NEVER_ENOUGH, |after| (before - after).clamp(1, NEVER_ENOUGH));
+        (!is_enough).then(|| Lack { making: making.clone(), clause, takes })
     }
 
     /// The rate at which the bound rises by standing orders, in millionths a second.

@@ -14,8 +14,8 @@ pub(super) struct Want {
     pub(super) since: Now,
     /// This site.
     pub(super) me: SiteId,
-    /// What it lacks, by clause; each amount is positive.
-    pub(super) lacks: BTreeMap<(Making, u32), i128>,
+    /// What it takes of each clause of which there is not enough for it; each amount is positive.
+    pub(super) takes: BTreeMap<(Making, u32), i128>,
     /// The treaties that it relies upon: they are not retracted for it.
     pub(super) relies: Vec<ObjectKey>,
     /// True if it was to be refused, and another one was first.
@@ -25,7 +25,7 @@ pub(super) struct Want {
 impl Want {
     /// True if it lacks slack of some of these clauses.
     pub(super) fn lacks_some(&self, making: &Making, clauses: &BTreeSet<u32>) -> bool {
-        self.lacks.keys().any(|(of, clause)| of == making && clauses.contains(clause))
+        self.takes.keys().any(|(of, clause)| of == making && clauses.contains(clause))
     }
 
     /// True if it relies on a treaty.
@@ -48,7 +48,7 @@ pub(super) struct Wants {
 struct Shortage {
     /// The parts that lack something of it; never empty.
     parts: BTreeSet<OperationId>,
-    /// What they lack of each clause in sum; no sum is zero.
+    /// What they take of each clause in sum; no sum is zero.
     sums: BTreeMap<u32, i128>,
 }
 
@@ -66,8 +66,8 @@ impl Wants {
     /// A part waits from now on; or for something else than before.
     pub(super) fn insert(&mut self, id: OperationId, want: Want) {
         self.remove(id);
-        for ((making, clause), amount) in &want.lacks {
-            assert!(*amount > 0, "{id} lacks {amount}");
+        for ((making, clause), amount) in &want.takes {
+            assert!(*amount > 0, "{id} lacks slack, and takes {amount}");
             let shortage = self.of.entry(making.clone()).or_default();
             shortage.parts.insert(id);
             *shortage.sums.entry(*clause).or_default() += *amount;
@@ -78,7 +78,7 @@ impl Wants {
     /// A part waits no more.
     pub(super) fn remove(&mut self, id: OperationId) -> Option<Want> {
         let want = self.parts.remove(&id)?;
-        for ((making, clause), amount) in &want.lacks {
+        for ((making, clause), amount) in &want.takes {
             let shortage = self.of.get_mut(making).expect("the part is listed there");
             let sum = shortage.sums.get_mut(clause).expect("the part is counted there");
             *sum -= *amount;
@@ -102,7 +102,7 @@ impl Wants {
         self.parts.get_mut(&id).expect("listed by the caller").was_spared = true;
     }
 
-    /// What the parts lack of each clause of a treaty, in sum.
+    /// What the parts take of each clause of a treaty, in sum.
     pub(super) fn sums(&self, making: &Making) -> BTreeMap<u32, i128> {
         self.of.get(making).map(|shortage| shortage.sums.clone()).unwrap_or_default()
     }
@@ -122,9 +122,9 @@ mod tests {
     fn parts_are_found_by_what_they_lack_as_long_as_they_wait() {
         let making = |nonce| (ObjectKey::new(0, "t"), nonce);
         let id = |sequence| OperationId { sequence, ..OperationId::default() };
-        let want = |lacks: &[(u64, u32, i128)]| {
-            let lacks = lacks.iter().map(|(nonce, clause, amount)| ((making(*nonce), *clause), *amount));
-            Want { lacks: lacks.collect(), ..Want::default() }
+        let want = |takes: &[(u64, u32, i128)]| {
+            let takes = takes.iter().map(|(nonce, clause, amount)| ((making(*nonce), *clause), *amount));
+            Want { takes: takes.collect(), ..Want::default() }
         };
         let mut wants = Wants::default();
         wants.insert(id(1), want(&[(1, 0, 5), (1, 3, 7)]));
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(wants.sums(&making(1)), BTreeMap::from([(0, 5), (3, 8)]));
         assert_eq!(wants.of(&making(1)).map(|(id, _)| id.sequence).collect::<Vec<_>>(), [1, 2]);
 
-        // It lacks less than before, and of one treaty no more.
+        // It takes less than before, and of one treaty no more.
         wants.insert(id(1), want(&[(1, 3, 2)]));
         assert_eq!(wants.sums(&making(1)), BTreeMap::from([(3, 3)]));
         wants.insert(id(2), want(&[(2, 0, 4)]));
