@@ -606,6 +606,25 @@ pub struct Answer {
     pub outcome: Outcome,
 }
 
+impl Answer {
+    /// The bytes of the names of calls in it, about.
+    pub fn named_bytes(&self) -> usize {
+        if let Outcome::Aborted(abort) = &self.outcome { abort.named_bytes() } else { 0 }
+    }
+
+    /// Takes the names of calls out of it, as many answers as there are after those that have this many bytes of them together. No message
+    /// would hold a thousand refusals with all that each may name.
+    pub fn limit_names(answers: &mut [Self], mut room: usize) {
+        for Self { outcome, .. } in answers {
+            let Outcome::Aborted(abort) = outcome else { continue };
+            match room.checked_sub(abort.named_bytes()) {
+                Some(left) => room = left,
+                None => abort.calls = Vec::new(),
+            }
+        }
+    }
+}
+
 /// What a client is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Response {

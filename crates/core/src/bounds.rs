@@ -36,8 +36,11 @@ pub const READ_BYTES: usize = 8 << 20;
 /// The most bytes of values that one answer to reads carries on the wire, names in spans included.
 pub const READING_BYTES: usize = 4 << 20;
 
-/// The most bytes of names that one refusal carries, what stands beside each included: 140 names of 80 bytes. Sites keep it with the outcome.
+/// The most bytes of names of calls that one refusal carries, what stands beside each included: 140 names of 80 bytes. They go with the first
+/// answer alone and are not kept: who misses it and asks again tries once more, and is told the names then.
 pub const NAMED_BYTES: usize = 16 * 1024;
+/// The most bytes of such names in one response to a batch; the other refusals in it name none.
+pub const RESPONSE_NAMED_BYTES: usize = 16 * NAMED_BYTES;
 
 /// The most things that are due that one room of transactions does in a call; the next call comes at once.
 pub(crate) const AT_ONCE: usize = 16;

@@ -29,7 +29,7 @@
 //! it ignores and counts what makes no sense. The other sites are trusted: what they say is decided contradicts no
 //! assertion. A broken invariant is an assertion, also in release builds. The same inputs give the same effects.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -298,7 +298,7 @@ fn read_write<'a>(cursor: &mut Cursor<'a>) -> Result<(&'a [u8], Option<&'a [u8]>
 }
 
 /// Part of the rows between two keys.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct KeyRange {
     /// The first key that belongs to it.
     pub from: Vec<u8>,
@@ -386,8 +386,8 @@ pub struct View {
     ranges: Vec<KeyRange>,
     /// The heads that were read, those of ranges included; none as a value if there is no row.
     heads: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// The ranges whose heads were read.
-    head_ranges: Vec<KeyRange>,
+    /// The ranges whose heads were read. A batch of transactions may have tens of thousands, and each is looked up.
+    head_ranges: BTreeSet<KeyRange>,
     /// True if a row or range is missing because there was no room.
     is_cut: bool,
 }
@@ -450,7 +450,7 @@ impl View {
             for (key, head) in overlay.scan(&range, reader, Some(bytes))? {
                 view.note_head(key, Some(head));
             }
-            view.head_ranges.push(range);
+            view.head_ranges.insert(range);
         }
 
         Ok(view)

@@ -256,7 +256,7 @@ impl Session {
     /// Notes the outcome of an operation.
     #[inline]
     pub fn record(&mut self, sequence: u64, digest: u64, outcome: Outcome) {
-        self.place(Slot { sequence, digest, state: State::Ended(outcome) });
+        self.place(Slot { sequence, digest, state: State::Ended(as_kept(outcome)) });
     }
 
     /// Notes that an operation waits.
@@ -275,7 +275,7 @@ impl Session {
             State::Ended(Outcome::Unknown(UnknownReason::Undecided)) => NOBODY,
             State::Ended(_) | State::RefusedForRoom => return None,
         };
-        slot.state = State::Ended(outcome.clone());
+        slot.state = State::Ended(as_kept(outcome.clone()));
 
         // Its client may miss the answer, and has as long to ask as if the operation had ended at once.
         self.touched = now;
@@ -854,6 +854,14 @@ pub fn decode_mark(bytes: &[u8]) -> Result<u64, Malformed> {
 /// True if an outcome is kept durably: all but that of a transaction that only read, and that its site judged alone.
 pub fn is_kept(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Committed { phases: 0 })
+}
+
+/// An outcome as it is kept, and told once more: without the names of calls, of which a session could hold 16 MiB.
+fn as_kept(mut outcome: Outcome) -> Outcome {
+    if let Outcome::Aborted(abort) = &mut outcome {
+        abort.calls = Vec::new();
+    }
+    outcome
 }
 
 /// The row of an outcome.

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rustc_hash::FxHashMap;
-use slackline_core::api::{Answer, Outcome, Reading, Request, Response};
-use slackline_core::bounds::ENTRY_BYTES;
+use slackline_core::api::{Answer, Batch, Operation, Reading, Request, Response};
 use slackline_core::id::SiteId;
 use slackline_core::machine::ClientId;
 use slackline_core::object::{Abort, Cause};
@@ -25,14 +24,15 @@ use tonic::Status;
 pub(crate) const QUEUE_OPERATIONS: usize = 16_384;
 /// The bytes of transactions that count as one operation more: at most 64 MiB of them wait, and one request.
 const OPERATION_BYTES: usize = 4 << 10;
+/// About the most reads, scans and writes that the machine is handed in one call: a batch about more is handed over in parts. Each is looked
+/// up in storage, and a call of seconds is taken for a process that was held up.
+const OBJECTS_AT_A_TIME: usize = 16_384;
 /// The most messages of other sites that wait for the machine; beyond it the oldest is dropped, as the network may do.
 pub(crate) const QUEUE_MESSAGES: usize = 16_384;
 /// The most bytes of objects in these messages, and one message.
 const QUEUE_BYTES: usize = 64 << 20;
 /// The bytes of objects, waiting to be sent to a client, that count as one reply more.
 const REPLY_BYTES: usize = 4 << 10;
-/// The most bytes of names of calls in one answer to a batch. With the outcomes beside them it fits a message.
-const ANSWERS_BYTES: usize = 2 << 20;
 /// The most bytes of objects that wait to be sent to one client, and to all: 64 and 256 MiB. A read beyond that is answered as
 /// overloaded. Otherwise a client that asks and does not read fills the memory: one question is a thousandth of its answer.
 const CLIENT_REPLIES: usize = (64 << 20) / REPLY_BYTES;
@@ -183,10 +183,15 @@ impl Mailbox {
         self.queues().pop_message()
     }
 
-    /// Takes the next request, with its weight. Wakes the streams that wait for room once there is some.
+    /// Takes the next request, with its weight; of a batch about many objects, its first part. Wakes the streams that wait for room once there is some.
     pub(crate) fn next_request(&self) -> Option<(ClientId, Request, usize)> {
         let mut queues = self.queues();
-        let (client, request, weight) = queues.requests.pop_front()?;
+        let (client, mut request, mut weight) = queues.requests.pop_front()?;
+        if let Some(rest) = split(&mut request) {
+            let rest_weight = self::weight(&rest).min(weight - 1);
+            queues.requests.push_front((client, rest, rest_weight));
+            weight -= rest_weight;
+        }
         queues.operations -= weight;
         debug_assert!(!queues.requests.is_empty() || queues.operations == 0, "an empty queue must have no weight");
 
@@ -281,6 +286,18 @@ fn refuse(reading: &mut Reading) {
     reading.scans.iter_mut().for_each(|rows| *rows = Err(Abort::of(Cause::Overloaded)));
 }
 
+/// Leaves the first operations of a batch in it that are about [`OBJECTS_AT_A_TIME`] objects, and returns the others; none if these are all.
+fn split(request: &mut Request) -> Option<Request> {
+    let Request::Batch(batch) = request else { return None };
+    let mut objects = 0;
+    let over = batch.operations.iter().position(|submission| {
+        objects += if let Operation::Commit(transaction) = &submission.operation { transaction.operations() } else { 0 };
+        objects > OBJECTS_AT_A_TIME
+    });
+    let operations = batch.operations.split_off(over?.max(1));
+    (!operations.is_empty()).then(|| Request::Batch(Batch { operations, ..*batch }))
+}
+
 /// The share of the queue that a request takes up: the number of its operations or reads, and more if they are large.
 fn weight(request: &Request) -> usize {
     match request {
@@ -335,24 +352,6 @@ impl Drop for Registration {
 }
 
 /// The responses that wait to be sent to one client.
-/// About the bytes of the names of calls in an answer.
-fn named_bytes(answer: &Answer) -> usize {
-    match &answer.outcome {
-        Outcome::Aborted(abort) => abort.calls.iter().map(|call| call.name.len() + ENTRY_BYTES).sum(),
-        _ => 0,
-    }
-}
-
-/// The number of the first answers that a message holds; none if it holds all.
-fn answers_that_fit(answers: &[Answer]) -> Option<usize> {
-    let mut bytes = 0;
-    let over = answers.iter().position(|answer| {
-        bytes += named_bytes(answer);
-        bytes > ANSWERS_BYTES
-    });
-    over.map(|at| at.max(1)).filter(|at| *at < answers.len())
-}
-
 #[derive(Default, Debug)]
 struct Client {
     state: Mutex<Replies>,
@@ -373,27 +372,28 @@ struct Replies {
 impl Client {
     /// Adds a response to those that wait to be sent; `all` is the weight of those of all clients.
     fn deliver(&self, mut response: Response, all: &AtomicUsize) {
-        // Outcomes are small, but for aborts that name calls: so many of these that no message would hold them are several answers.
-        if let Response::Batch { session, answers } = &mut response
-            && let Some(fit) = answers_that_fit(answers)
-        {
-            let (session, rest) = (*session, answers.split_off(fit));
-            self.deliver(response, all);
-            return self.deliver(Response::Batch { session, answers: rest }, all);
-        }
         let mut state = self.state();
 
-        // Only reads are refused at the bound. Outcomes are always delivered: the client has to know them.
+        // Only reads are refused at the bound. Outcomes are always delivered: the client has to know them, but not the names of calls beside
+        // them.
         let mut weight = 1;
+        let is_over =
+            |weight: usize| state.weight + weight > CLIENT_REPLIES || all.load(Ordering::Relaxed) + weight > ALL_REPLIES;
         match &mut response {
             Response::Read(reading) => {
                 weight += limit_reading(reading) / REPLY_BYTES;
-                if state.weight + weight > CLIENT_REPLIES || all.load(Ordering::Relaxed) + weight > ALL_REPLIES {
+                if is_over(weight) {
                     refuse(reading);
                     weight = 1;
                 }
             }
-            Response::Batch { answers, .. } => weight += answers.iter().map(named_bytes).sum::<usize>() / REPLY_BYTES,
+            Response::Batch { answers, .. } => {
+                weight += answers.iter().map(Answer::named_bytes).sum::<usize>() / REPLY_BYTES;
+                if is_over(weight) {
+                    Answer::limit_names(answers, 0);
+                    weight = 1;
+                }
+            }
             _ => {}
         }
 
@@ -443,31 +443,56 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use slackline_core::bounds::{MESSAGE_BYTES, NAMED_BYTES};
-    use slackline_core::id::SessionId;
-    use slackline_core::object::ObjectKey;
+    use slackline_core::api::{Outcome, Submission};
+    use slackline_core::id::{Incarnation, SessionId};
+    use slackline_core::object::{Home, ObjectKey, Part, Transaction};
 
     use super::*;
 
     #[test]
-    fn answers_that_name_more_than_a_message_holds_are_several() {
-        let call = ObjectKey::new(0, "x".repeat(1000));
-        let calls = vec![call; NAMED_BYTES / (1000 + ENTRY_BYTES)];
-        let outcome = Outcome::Aborted(Box::new(Abort { calls, ..Abort::of(Cause::Depended) }));
-        let answers: Vec<_> = (0..1024).map(|sequence| Answer { sequence, outcome: outcome.clone() }).collect();
-        let (client, all) = (Client::default(), AtomicUsize::new(0));
-        client.deliver(Response::Batch { session: SessionId(1), answers: answers.clone() }, &all);
-        client.deliver(Response::Batch { session: SessionId(1), answers: Vec::new() }, &all);
-
-        let mut state = client.state();
-        assert_eq!(state.replies.pop_back(), Some((Response::Batch { session: SessionId(1), answers: Vec::new() }, 1)));
-        let parts = state.replies.drain(..).map(|(response, _)| match response {
-            Response::Batch { answers, .. } => answers,
-            other => panic!("{other:?}"),
+    fn batch_about_many_objects_is_handed_over_in_parts() {
+        let part = |reads: u64| Part { reads: (0..reads).map(|n| (n.to_string(), 0)).collect(), ..Part::default() };
+        let commit = |reads| {
+            let home = Home { region: 0, incarnation: Incarnation(1), part: part(reads) };
+            Operation::Commit(Box::new(Transaction { homes: vec![home], ..Transaction::default() }))
+        };
+        let submission = |sequence, operation| Submission { sequence, timeout: 1, operation };
+        let mailbox = Mailbox::new();
+        let reads = [4096, 4096, 4096, 4096, 1, 4096, 0];
+        let operations: Vec<_> = (1..).zip(reads).map(|(sequence, reads)| submission(sequence, commit(reads))).collect();
+        let (site, session) = (SiteId::new(0, 0), SessionId(1));
+        let batch = Batch { site, incarnation: Incarnation(1), session, low: 1, operations };
+        mailbox.ask(ClientId(5), Request::Batch(batch.clone()), None).expect("there is room");
+        mailbox.ask(ClientId(6), Request::Open, None).expect("there is room");
+        let parts: Vec<_> = std::iter::from_fn(|| mailbox.next_request()).collect();
+        let operations = parts.iter().filter_map(|(_, request, _)| match request {
+            Request::Batch(batch) => Some(batch.operations.clone()),
+            _ => None,
         });
-        let parts: Vec<Vec<Answer>> = parts.collect();
-        assert!(parts.len() > 4);
-        assert!(parts.iter().all(|part| part.iter().map(named_bytes).sum::<usize>() < MESSAGE_BYTES / 2));
-        assert_eq!(parts.concat(), answers);
+        let operations: Vec<Vec<Submission>> = operations.collect();
+        assert_eq!(operations.iter().map(Vec::len).collect::<Vec<_>>(), [4, 3]);
+        assert_eq!(operations.concat(), batch.operations, "in order, and before what came later");
+        assert_eq!(parts.last().map(|(client, ..)| *client), Some(ClientId(6)));
+        assert_eq!(mailbox.lengths().operations, 0);
+    }
+
+    #[test]
+    fn names_of_calls_are_left_out_for_a_client_that_does_not_read() {
+        let call = ObjectKey::new(0, "x".repeat(1000));
+        let abort = Abort { calls: vec![call; 256], ..Abort::of(Cause::Depended) };
+        let answer = Answer { sequence: 1, outcome: Outcome::Aborted(Box::new(abort)) };
+        let (client, all) = (Client::default(), AtomicUsize::new(0));
+        for _ in 0..1000 {
+            client.deliver(Response::Batch { session: SessionId(1), answers: vec![answer.clone()] }, &all);
+        }
+        let state = client.state();
+        assert_eq!(state.weight, all.into_inner());
+        let named = |(response, _): &(Response, usize)| match response {
+            Response::Batch { answers, .. } => answers.iter().map(Answer::named_bytes).sum::<usize>(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(state.replies.len(), 1000, "each is told its outcome");
+        assert!(named(&state.replies[0]) > 0 && named(&state.replies[999]) == 0);
+        assert!(state.replies.iter().map(named).sum::<usize>() <= CLIENT_REPLIES * REPLY_BYTES);
     }
 }

@@ -23,8 +23,9 @@ pub use chores::PING;
 pub use identity::Stale;
 pub use operations::read_outcome_key;
 
-use crate::api::{ClockStatus, PeerStatus, Readiness, Request, Response, Status};
+use crate::api::{Answer, ClockStatus, PeerStatus, Readiness, Request, Response, Status};
 use crate::avantan::{Membership, Roster, counts_alike};
+use crate::bounds::RESPONSE_NAMED_BYTES;
 use crate::chapter::Revived;
 use crate::clock::Now;
 use crate::id::{Incarnation, SiteId};
@@ -745,7 +746,10 @@ impl Node {
         self.metrics.messages_sent += sends.len() as u64;
         out.extend(sends.into_iter().map(|(to, body)| Effect::Send { to, message: stamp(body) }));
 
-        for (client, response) in responses {
+        for (client, mut response) in responses {
+            if let Response::Batch { answers, .. } = &mut response {
+                Answer::limit_names(answers, RESPONSE_NAMED_BYTES);
+            }
             match self.relays.origin(client, &response) {
                 Some((to, token)) => {
                     let body = Body::Relay(RelayMessage::Answer { token, response: Box::new(response) });

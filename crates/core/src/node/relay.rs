@@ -15,6 +15,9 @@ const RELAYS: usize = 65_536;
 const PATIENCE: u64 = 10 * SECOND;
 /// The time between two looks for requests that wait too long, in microseconds.
 const LOOK: u64 = SECOND;
+/// The longest that any request is waited for, in microseconds: a day. A client may name more, and its request would take its place for ever
+/// where the answer is lost.
+const LONGEST: u64 = 24 * 3600 * SECOND;
 /// The bit in the client ids of requests that another site passed on to this one.
 const RELAYED: u64 = 1 << 63;
 
@@ -51,8 +54,8 @@ struct Served {
     site: SiteId,
     /// That site's token for it.
     token: u64,
-    /// The number of answers that are still to come; at least one.
-    answers: usize,
+    /// The part of it that is not answered yet.
+    awaited: Awaited,
     /// The monotonic time after which its answers go nowhere.
     until: u64,
 }
@@ -79,15 +82,7 @@ fn patience(request: &Request) -> u64 {
         Request::Batch(batch) => batch.operations.iter().map(|submission| submission.timeout).max(),
         _ => None,
     };
-    longest.unwrap_or(0).saturating_add(PATIENCE)
-}
-
-/// The number of answers that a request gets.
-fn answers(request: &Request) -> usize {
-    match request {
-        Request::Batch(batch) => batch.operations.len(),
-        _ => 1,
-    }
+    longest.unwrap_or(0).min(LONGEST) + PATIENCE
 }
 
 impl Relays {
@@ -104,19 +99,9 @@ impl Relays {
         if self.sent.len() >= RELAYS || is_relayed(client) {
             return None;
         }
-        let awaited = match request {
-            Request::Batch(batch) => {
-                let sequences = batch.operations.iter().map(|submission| submission.sequence);
-                Awaited::Batch(batch.session, sequences.collect())
-            }
-            Request::Ask { operation } => Awaited::Asked(*operation),
-            Request::Explain { operation } => Awaited::Explained(*operation),
-            _ => Awaited::Closed,
-        };
-
         self.next += 1;
-        let until = now.mono.saturating_add(patience(request));
-        let before = self.sent.insert(self.next, Sent { client, awaited, until });
+        let until = now.mono + patience(request);
+        let before = self.sent.insert(self.next, Sent { client, awaited: Awaited::of(request), until });
         assert!(before.is_none(), "request {} is passed on twice, and one client would get both answers", self.next);
         Some(self.next)
     }
@@ -127,14 +112,7 @@ impl Relays {
         let client = sent.client;
 
         // Operations that are not answered yet stay awaited: when the time is up, each of them is said to be unknown.
-        let is_done = match (response, &mut sent.awaited) {
-            (Response::Batch { answers, .. }, Awaited::Batch(_, missing)) => {
-                missing.retain(|sequence| answers.iter().all(|answer| answer.sequence != *sequence));
-                missing.is_empty()
-            }
-            _ => true,
-        };
-        if is_done {
+        if sent.awaited.is_over_with(response) {
             self.sent.remove(&token);
         }
 
@@ -148,8 +126,8 @@ impl Relays {
             return None;
         }
         self.next += 1;
-        let until = now.mono.saturating_add(patience(request));
-        let before = self.served.insert(self.next, Served { site, token, answers: answers(request), until });
+        let until = now.mono + patience(request);
+        let before = self.served.insert(self.next, Served { site, token, awaited: Awaited::of(request), until });
         assert!(before.is_none(), "request {} is served twice, and one site would get both answers", self.next);
         Some(ClientId(RELAYED | self.next))
     }
@@ -165,12 +143,7 @@ impl Relays {
 
         // A batch may be answered in several responses. It is forgotten with the last answer, so that its place is free
         // again.
-        let given = match response {
-            Response::Batch { answers, .. } => answers.len(),
-            _ => 1,
-        };
-        served.answers = served.answers.saturating_sub(given);
-        if served.answers == 0 {
+        if served.awaited.is_over_with(response) {
             self.served.remove(&at);
         }
 
@@ -200,6 +173,28 @@ impl Relays {
 }
 
 impl Awaited {
+    /// What a request is answered with. An operation that it has twice is answered once.
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::Batch(batch) => {
+                let sequences = batch.operations.iter().map(|submission| submission.sequence);
+                Awaited::Batch(batch.session, sequences.collect())
+            }
+            Request::Ask { operation } => Awaited::Asked(*operation),
+            Request::Explain { operation } => Awaited::Explained(*operation),
+            _ => Awaited::Closed,
+        }
+    }
+
+    /// Notes a response; true if nothing is awaited after it. A batch may have several.
+    fn is_over_with(&mut self, response: &Response) -> bool {
+        let (Response::Batch { answers, .. }, Awaited::Batch(_, missing)) = (response, self) else { return true };
+        for answer in answers {
+            missing.remove(&answer.sequence);
+        }
+        missing.is_empty()
+    }
+
     /// The response to the client where none came from the other site.
     fn given_up(self) -> Response {
         let outcome = Outcome::Unknown(UnknownReason::SiteUnreachable);

@@ -390,6 +390,11 @@ impl Transaction {
         }
     }
 
+    /// The number of its reads, scans, writes and notes; a name that stands twice counts twice.
+    pub fn operations(&self) -> usize {
+        self.homes.iter().map(|home| home.part.operations()).sum()
+    }
+
     /// Puts every part in order, and checks the bounds. A name that was read twice must have shown the same version.
     pub fn normalize(&mut self) -> Result<(), Abort> {
         // A client may have written anything here: whatever is not refused now, homes rely on.
@@ -422,8 +427,7 @@ impl Transaction {
     /// [put in order](Transaction::normalize).
     pub fn keeps_bounds(&self) -> bool {
         // A name that stands here twice counts once, which shows only when it is in order.
-        let operations: usize = self.homes.iter().map(|home| home.part.operations()).sum();
-        (operations <= TRANSACTION_OPERATIONS || self.clone().normalize().is_ok())
+        (self.operations() <= TRANSACTION_OPERATIONS || self.clone().normalize().is_ok())
             && self.homes.iter().all(|home| home.part.has_sound_scans() && home.part.notes.iter().all(Note::is_sound))
     }
 
@@ -573,7 +577,8 @@ pub struct Abort {
     pub holders: Vec<SiteId>,
     /// The end of the last of these rights, in microseconds since 1970.
     pub until: Option<i64>,
-    /// The calls that depend on what it writes, and that it does not cover; as many as fit into [`NAMED_BYTES`](crate::bounds::NAMED_BYTES).
+    /// The calls that depend on what it writes, and that it does not cover; as many as fit into [`NAMED_BYTES`](crate::bounds::NAMED_BYTES),
+    /// and none where the outcome is told once more.
     pub calls: Vec<ObjectKey>,
 }
 
@@ -675,7 +680,7 @@ impl Abort {
         Self { key: Some(ObjectKey::new(site.region, name)), site: Some(site), ..Self::of(cause) }
     }
 
-    /// Appends it.
+    /// Appends it, without the names of calls: outcomes are kept by the thousand, in memory too.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.cause.number());
         let flags =
@@ -686,11 +691,14 @@ impl Abort {
         self.until.iter().for_each(|until| put_i64(out, *until));
         put_u64(out, self.holders.len() as u64);
         self.holders.iter().for_each(|site| put_site(out, *site));
-        put_u64(out, self.calls.len() as u64);
-        self.calls.iter().for_each(|call| call.encode(out));
     }
 
-    /// Reads what [`Abort::encode`] wrote.
+    /// The bytes of the names of calls in it, about.
+    pub fn named_bytes(&self) -> usize {
+        self.calls.iter().map(|call| call.name.len() + ENTRY_BYTES).sum()
+    }
+
+    /// Reads what [`Abort::encode`] wrote; earlier versions wrote the names of calls too.
     pub fn decode(cursor: &mut Cursor) -> Result<Self, Malformed> {
         let cause = Cause::numbered(cursor.u8()?).ok_or(Malformed)?;
         let flags = cursor.u8()?;
@@ -706,11 +714,9 @@ impl Abort {
         }
         abort.holders = (0..cursor.u64()?).map(|_| site(cursor)).collect::<Result<_, _>>()?;
 
-        // A row of a layout that knew no calls ends here.
-        if cursor.0.is_empty() {
-            return Ok(abort);
+        if !cursor.0.is_empty() {
+            (0..cursor.u64()?).try_for_each(|_| ObjectKey::decode(cursor).map(drop))?;
         }
-        abort.calls = (0..cursor.u64()?).map(|_| ObjectKey::decode(cursor)).collect::<Result<_, _>>()?;
         Ok(abort)
     }
 }
@@ -793,7 +799,12 @@ mod tests {
             abort.calls = vec![ObjectKey::new(7, "\u{1}f(1)")];
             let mut bytes = Vec::new();
             abort.encode(&mut bytes);
-            assert_eq!(Abort::decode(&mut Cursor(&bytes)), Ok(abort));
+            let kept = Abort { calls: Vec::new(), ..abort.clone() };
+            assert_eq!(Abort::decode(&mut Cursor(&bytes)), Ok(kept.clone()));
+            // As it was written when the names of calls were kept.
+            put_u64(&mut bytes, 1);
+            abort.calls[0].encode(&mut bytes);
+            assert_eq!(Abort::decode(&mut Cursor(&bytes)), Ok(kept));
         }
     }
 
