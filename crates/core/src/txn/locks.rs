@@ -255,7 +255,10 @@ impl Locks {
 
             // The counter is kept here from the first add on: a part may be carried out by a message whose call names
             // no rows.
-            let present = self.head(table, name).expect("checked, or prepared by an earlier life");
+            // The number that was judged: what is known of the object's home may have changed since the first of the adds was prepared.
+            let known = self.names.get(name).and_then(|lock| lock.present);
+            let present = known.map_or_else(|| self.head(table, name), Ok);
+            let present = present.expect("checked, or prepared by an earlier life");
             let lock = self.names.entry(name.clone()).or_default();
             lock.adds += 1;
             lock.up = lock.up.saturating_add((*delta).max(0));

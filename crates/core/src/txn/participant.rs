@@ -475,10 +475,17 @@ impl Participant {
             return ControlFlow::Break(None);
         }
 
+        // What room there is left on a full disk is for what is under way. Other sites' transactions would use it up, by rows of their parts
+        // and of what these write, until this site hears of nothing any more. To ask what became of one refuses it, which is a short row.
+        if !turn.here.has_room && prepare.part.changes() && id.site != me {
+            turn.out.metrics.ignored += 1;
+            return ControlFlow::Break(None);
+        }
+
         // A part past its deadline (`is_late`) is refused, here or below: rights that the transaction rests on may be over, so what was
         // read may have changed. It stays refused, even if the clock is set back. Where a majority's clocks take the deadline as past
         // too (`is_past`), the mark rises to it, and no row is needed.
-        let is_late = deadline <= turn.here.now.wall;
+        let is_late = is_late(&turn.here, deadline);
         let is_past = turn.here.agreed().is_some_and(|agreed| deadline <= agreed);
         if is_late && is_past {
             self.raise_deadline(deadline);
@@ -637,7 +644,7 @@ impl Participant {
         if is_doubted(&turn.here, prepare) {
             return refuse(Cause::ClocksDisagree);
         }
-        if *deadline <= turn.here.now.wall {
+        if is_late(&turn.here, *deadline) {
             return refuse(Cause::DeadlinePassed);
         }
 
@@ -739,7 +746,7 @@ impl Participant {
     fn look_at_defending(&mut self, turn: &mut Turn, table: &Table, calls: &mut Calls, id: OperationId) {
         let entry = &self.entries[&id];
         let Some(Defence { patience, is_untimed, .. }) = entry.defence() else { return };
-        let (is_late, patience, is_untimed) = (entry.deadline <= turn.here.now.wall, *patience, *is_untimed);
+        let (is_late, patience, is_untimed) = (is_late(&turn.here, entry.deadline), *patience, *is_untimed);
         let is_in_view = entry.part().is_some_and(|part| is_in_view(table.view, part, turn.here.site.incarnation));
 
         let denied = self.denied(&turn.here, id);
@@ -1052,6 +1059,12 @@ impl Participant {
 /// Notes that what is validated at home was read: an object that many transactions read is worth a right.
 fn part_read(issuer: &mut crate::warranty::Issuer, here: &Here, part: &Part) {
     part.reads.iter().for_each(|(name, _)| issuer.note_reads(here.now, name, 1));
+}
+
+/// True if a deadline may be past. The coordinator set it earlier by the error of its own clock than the first of the rights ends on which its
+/// transaction rests; by how much this site's clock may be slow it cannot know. Each site has an ε of its own.
+fn is_late(here: &Here, deadline: i64) -> bool {
+    deadline <= here.now.wall.saturating_add_unsigned(here.config.epsilon)
 }
 
 /// True if a part rests on a time that this site cannot judge: no clock was compared with its own yet, or the coordinator's shows another time.
