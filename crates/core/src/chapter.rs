@@ -109,9 +109,9 @@ pub trait Chapter {
     /// Ends a call: writes the rows that it changed, and forgets everything that was only of this call.
     fn persist(&mut self, turn: &mut Turn);
 
-    /// True if this site must not vouch for its storage to the site of another region: that may still let somebody rely on
-    /// something which is no longer kept here.
-    fn withholds_from(&self, _region: u16) -> bool {
+    /// True if this site must not vouch for its storage to the member at a position: that may still let somebody rely on something which is no
+    /// longer kept here; or leave, while something that was given to it has not arrived.
+    fn withholds_from(&self, _: &Here, _position: usize) -> bool {
         false
     }
 

@@ -13,7 +13,7 @@ use crate::quota::Quotas;
 use crate::rows::Owner;
 use crate::session::Aim;
 use crate::stats::Rng;
-use crate::turn::Turn;
+use crate::turn::{Here, Turn};
 use crate::txn::Txns;
 
 /// The chapters of a site. One more is a field here, and a place in its two lists.
@@ -113,9 +113,9 @@ impl Chapters {
         self.all().into_iter().map(Chapter::waiting).sum()
     }
 
-    /// True if this site must not vouch for its storage to the site of another region.
-    pub(super) fn withholds_from(&self, region: u16) -> bool {
-        self.all().into_iter().any(|chapter| chapter.withholds_from(region))
+    /// True if this site must not vouch for its storage to the member at a position.
+    pub(super) fn withholds_from(&self, here: &Here, position: usize) -> bool {
+        self.all().into_iter().any(|chapter| chapter.withholds_from(here, position))
     }
 
     /// True if something durable ends by the site's uptime.

@@ -114,7 +114,8 @@ impl Node {
                 // is forgotten a lease after this site has heard that they are. And a site that does not serve may be an old copy, to be
                 // told so by the next message: treaties and calls that are long over stand on it as if nothing had come since.
                 let is_behind = members < self.members.roster.number;
-                let withholds = is_behind || !self.is_serving() || self.chapters.withholds_from(to.region);
+                let keeps_back = self.chapters.withholds_from(&self.here(now), from);
+                let withholds = is_behind || !self.is_serving() || keeps_back;
                 let Peer { site, incarnation, .. } = self.peers[from];
                 let is_attested = asks && self.is_serving() && self.chapters.attests(site, incarnation);
                 let attests = if is_attested { self.members.roster.number } else { 0 };

@@ -53,6 +53,12 @@ impl Announcements {
         self.at = self.at.min(now.mono);
     }
 
+    /// A member has new storage, and may have been told of everything: it is told of what has not recorded it.
+    pub(super) fn add_unrecorded(&mut self, now: Now, peer: usize) {
+        let not_before = now.mono.max(1);
+        self.open.push(Announcement { peer, everything: true, not_before, ..Announcement::default() });
+    }
+
     /// When the next page is told, if there is one.
     pub(super) fn deadline(&self) -> Option<u64> {
         (!self.open.is_empty()).then_some(self.at)

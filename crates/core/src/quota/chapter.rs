@@ -58,6 +58,12 @@ impl Chapter for Quotas {
         // What an earlier life left under way goes on: gifts that may not have arrived are told again, and rounds are finished.
         self.grants.mono_less_uptime = turn.here.now.mono.wrapping_sub(turn.here.uptime);
         self.gifts.announcements = Announcements::of_gifts(turn.here.peers.len(), turn.here.position);
+
+        // So does telling new storage of quotas that have not recorded it. It may not have heard of those that are at rest, and nobody else
+        // may be left who began to tell it.
+        for (peer, _) in turn.here.peers.iter().enumerate().filter(|(_, peer)| peer.incarnation.0 > 1) {
+            self.gifts.announcements.add_unrecorded(turn.here.now, peer);
+        }
         self.gifts.announcements.open.retain(|told| !turn.here.peers[told.peer].gone);
         self.resume_rounds(turn);
     }
@@ -73,6 +79,10 @@ impl Chapter for Quotas {
             }
         }
         self.grants.touched.clear();
+    }
+
+    fn withholds_from(&self, here: &Here, position: usize) -> bool {
+        here.peers[position].leaving && self.owes(here, position)
     }
 
     fn counts_uptime(&self) -> bool {

@@ -109,17 +109,19 @@ impl Quotas {
         }
     }
 
-    /// What a change that waits comes to by a value that is out: of what is reclaimed, only now it is known how much is brought back. One that
-    /// says the same of other incarnations comes to nothing by it. That goes by the table alone, which is the same from the election to the
-    /// value: an incarnation that shows itself in between changes nothing for who asked.
-    pub(super) fn aimed(&self, here: &Here, at: usize, admin: &Admin, out: Option<Lifecycle>) -> Lifecycle {
+    /// What a change that waits comes to by a value that is out: of what is reclaimed, only now it is known how much is brought back. None if
+    /// it is not this one that the value carries out: it is judged again when the value is decided. A word that says the same of other
+    /// incarnations is another one, however little either brings back. That goes by the table alone, which is the same from the election to
+    /// the value: an incarnation that shows itself in between changes nothing for who asked.
+    pub(super) fn aimed(&self, here: &Here, at: usize, admin: &Admin, out: Lifecycle) -> Option<Lifecycle> {
         match (admin.change, out) {
-            (Lifecycle::Reclaim { in_use, .. }, Some(out @ Lifecycle::Reclaim { in_use: said, .. }))
+            (Lifecycle::Reclaim { in_use, .. }, Lifecycle::Reclaim { in_use: said, .. })
                 if in_use == said && self.may_reclaim(here, at, &admin.lost) == Ok(true) =>
             {
-                out
+                Some(out)
             }
-            _ => admin.change,
+            (Lifecycle::Reclaim { .. }, _) | (Lifecycle::Resize { .. }, Lifecycle::Delete) => None,
+            (change, _) => Some(change),
         }
     }
 

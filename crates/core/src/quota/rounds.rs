@@ -211,11 +211,9 @@ impl Quotas {
         let accepted = share.round.as_ref().and_then(|round| Some((round.instance, round.accepted.as_ref()?)));
         let out = accepted.map(|(instance, (_, value))| (instance, value.lifecycle));
         let number = self.list[at].number;
-        admin.aim = out.filter(|(_, lifecycle)| *lifecycle != Lifecycle::Keep).map(|(instance, lifecycle)| Aim {
-            quota: number,
-            generation,
-            instance,
-            change: self.aimed(&turn.here, at, &admin, Some(lifecycle)),
+        admin.aim = out.filter(|(_, lifecycle)| *lifecycle != Lifecycle::Keep).and_then(|(instance, lifecycle)| {
+            let change = self.aimed(&turn.here, at, &admin, lifecycle)?;
+            Some(Aim { quota: number, generation, instance, change })
         });
 
         let now = turn.here.now.mono;
@@ -592,11 +590,12 @@ impl Quotas {
             let generation = quota.avantan.share.table.generation;
             let (instance, number) = (quota.avantan.share.applied + 1, quota.number);
             self.activity(&turn.here, at).leader.collect(moment(&turn.here));
-            if !matches!(lifecycle, None | Some(Lifecycle::Keep)) {
+            if let Some(lifecycle) = lifecycle.filter(|lifecycle| *lifecycle != Lifecycle::Keep) {
                 let waiting = self.list[at].activity.iter().flat_map(|activity| &activity.admin);
                 let changes: Vec<_> = waiting.map(|admin| self.aimed(&turn.here, at, admin, lifecycle)).collect();
                 let activity = self.activity(&turn.here, at);
                 for (admin, change) in activity.admin.iter_mut().zip(changes) {
+                    let Some(change) = change else { continue };
                     let aim = Aim { quota: number, generation, instance, change };
                     if admin.aim.replace(aim) != Some(aim) {
                         turn.out.undecided.push((admin.ticket, aim));

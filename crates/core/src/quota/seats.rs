@@ -25,7 +25,7 @@
 //!   that a name goes, and who they are must not change meanwhile.
 
 use super::book::{Quotas, Seats};
-use super::one::{Activity, Admin, Quota};
+use super::one::{Admin, Quota};
 use crate::api::{COUNTED, LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange};
 use crate::avantan::{Lifecycle, Message, Roster, SEATS};
 use crate::clock::{MILLISECOND, SECOND};
@@ -232,12 +232,6 @@ impl Quotas {
         // A gift that did not arrive, or backlog, would be lost with this site, as nobody else tells of it.
         let has_tokens = |quota: &&Quota| {
             let activity = quota.activity.as_ref();
-
-            // One at rest has been told that all arrived.
-            let is_away = |peer: usize| {
-                let gifts = |activity: &Activity| quota.under_way(here, peer, &activity.peers[peer]) > 0;
-                activity.is_some_and(|activity| gifts(activity) || quota.backlog_under_way(here, peer) > 0)
-            };
             let mut peers = (0..here.peers.len()).filter(|&peer| peer != here.position && !here.peers[peer].gone);
 
             // A round that it is in may leave it some. A creation that it has not accepted does not count: whoever asked for that may be
@@ -246,15 +240,15 @@ impl Quotas {
             let is_in_round = share.part().is_some() || (quota.avantan.in_round() && !quota.is_of_members());
             let has_some = share.tokens > 0 || (quota.refills() && quota.backlog() > 0);
             let has_line = activity.is_some_and(|activity| !activity.waiting.is_empty());
-            is_in_round || has_line || (quota.limit().is_some() && (has_some || peers.any(is_away)))
+            is_in_round || has_line || (quota.limit().is_some() && (has_some || peers.any(|peer| quota.is_away(here, peer))))
         };
         let quotas = self.iter().filter(has_tokens).count();
         if quotas > 0 {
             return refuse(NoSeat::HasTokens, quotas);
         }
 
-        // Who has answered a ping since gives it nothing any more, and what it gave before came before the answer. One that is down may have
-        // given something that has not left it yet.
+        // Who has answered a ping since, and vouched, gives it nothing any more, and what it gave before has arrived ([`Quotas::owes`]). One that
+        // is down may have given something that has not left it yet.
         let has_answered = |peer: &Peer| peer.vouched.is_some_and(|vouched| vouched.mono > since.max(peer.up_since));
         let gives_nothing = |peer: &Peer| peer.gone || (peer.is_up(here.now) && has_answered(peer));
 
@@ -276,6 +270,12 @@ impl Quotas {
         }
 
         Ok(())
+    }
+
+    /// True if something that this site gave to a member, or backlog that it handed over, may not have arrived there. What was told may have
+    /// been lost long ago: nobody is told of anything while it is not reachable, and nobody at all for a while after a start.
+    pub(super) fn owes(&self, here: &Here, peer: usize) -> bool {
+        self.gifts.announcements.is_open_to(peer) || self.iter().any(|quota| quota.is_away(here, peer))
     }
 
     /// Whether this site would vote for a change of a site's seat now.

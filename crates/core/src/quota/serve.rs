@@ -92,6 +92,8 @@ impl Quotas {
                 if let Some(at) = known
                     && let Some(outcome) = created(&self.list[at], *limit, *charter)
                 {
+                    self.ask_for_news(turn, at);
+
                     // Below a quota that was deleted it can grant nothing, and is not what was asked for.
                     return match self.path(at) {
                         Err(missing) if matches!(outcome, Outcome::Created { .. }) => {
@@ -167,6 +169,7 @@ impl Quotas {
 
         // What can never be granted is no demand that anybody could meet.
         if let Some(refusal) = self.above_limit(path, request) {
+            path.levels().for_each(|at| self.ask_for_news(turn, at));
             return Some(Outcome::Refused(refusal));
         }
 
@@ -225,7 +228,7 @@ impl Quotas {
 
         // More is out than the limit, wherever one asks; what comes back is not for this request.
         if quota.avantan.share.table.is_over() && stays.is_none() {
-            self.ask_whether_it_is_paid(turn, at);
+            self.ask_for_news(turn, at);
             turn.out.metrics.refused_local += 1;
             let mut asked = SiteSet::default();
             asked.insert(turn.here.position);
@@ -267,9 +270,9 @@ impl Quotas {
         None
     }
 
-    /// What is out beyond the limit may be back already, by a round that this site has missed, and at rest nobody would tell. Who hears
-    /// which instance is the newest here sends what came after it.
-    fn ask_whether_it_is_paid(&mut self, turn: &mut Turn, at: usize) {
+    /// What is out beyond the limit may be back already, or the limit be another one, by a round that this site has missed, and at rest nobody
+    /// would tell. Who hears which instance is the newest here sends what came after it.
+    fn ask_for_news(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.here.now.mono;
         let activity = self.activity(&turn.here, at);
         let is_old = |peer: usize| now >= activity.peers[peer].told.at.saturating_add(SECOND);
@@ -337,6 +340,7 @@ impl Quotas {
         });
         let at_most = at_most.min().unwrap_or(0);
         if amount > at_most {
+            path.levels().for_each(|at| self.ask_for_news(turn, at));
             return Outcome::Refused(Refusal::AboveOut { at_most });
         }
 

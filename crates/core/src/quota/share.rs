@@ -513,6 +513,13 @@ impl Quota {
         self.totals.under_way(peer, present, received).min(i64::MAX as u128) as i64
     }
 
+    /// True if something that was given to a member, or backlog that was handed over, may not have arrived there. Of one at rest this site has
+    /// been told that all has.
+    pub(super) fn is_away(&self, here: &Here, peer: usize) -> bool {
+        let gifts = |activity: &Activity| self.under_way(here, peer, &activity.peers[peer]) > 0;
+        self.activity.as_ref().is_some_and(|activity| gifts(activity) || self.backlog_under_way(here, peer) > 0)
+    }
+
     /// True if what is given to the member at this position would be of use there: one that is new to the quota grants nothing.
     pub(super) fn gives_to(&self, here: &Here, position: usize) -> bool {
         let (peer, table) = (&here.peers[position], &self.avantan.share.table);

@@ -10,7 +10,7 @@ use crate::avantan::Membership;
 use crate::id::SiteSet;
 use crate::peer::quota::Tally;
 
-/// Counts from two rounds of tallies, by member; none where a member did not answer in time or does not know the quota.
+/// Counts from two rounds of tallies, by member; none where a member did not answer in time.
 /// `incarnations` are those of the members that gave the second round.
 pub fn count(
     name: &str,
@@ -19,8 +19,18 @@ pub fn count(
     second: &[Option<Tally>],
     incarnations: &[crate::id::Incarnation],
 ) -> Result<Shown, Refusal> {
+    // Who is gone has nothing: what it had is in use.
+    let mut missing = SiteSet::default();
+    for (position, _) in site.members.iter().enumerate().filter(|(_, member)| site.is_present(**member)) {
+        if first[position].is_none() || second[position].is_none() {
+            missing.insert(position);
+        }
+    }
+
+    // That none of those who have answered knows it says nothing while one has not: it may be the one that created it.
     let newest = second.iter().flatten().max_by_key(|tally| (tally.generation, tally.rounds.applied));
-    let newest = newest.filter(|tally| tally.limit.0 > 0).ok_or(Refusal::UnknownQuota)?.clone();
+    let unknown = if missing.is_empty() { Refusal::UnknownQuota } else { Refusal::Unreachable { missing } };
+    let newest = newest.filter(|tally| tally.limit.0 > 0).ok_or(unknown)?.clone();
     let (generation, (limit, excess), agreement) = (newest.generation, newest.limit, newest.agreement);
     // Tokens, gifts and what is in use add up to this.
     let all = limit.saturating_add(excess).max(0);
@@ -34,14 +44,6 @@ pub fn count(
         known.collect()
     };
     let (first, second) = (&of_generation(first)[..], &of_generation(second)[..]);
-
-    let mut missing = SiteSet::default();
-    // Who is gone has nothing: what it had is in use.
-    for (position, _) in site.members.iter().enumerate().filter(|(_, member)| site.is_present(**member)) {
-        if first[position].is_none() || second[position].is_none() {
-            missing.insert(position);
-        }
-    }
 
     // What lost storage granted, and a member that has left, is in no total, while what others take back of it is.
     let is_whole = incarnations.iter().all(|incarnation| incarnation.0 == 1)

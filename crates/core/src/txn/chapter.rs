@@ -65,8 +65,8 @@ impl Chapter for Txns {
         self.participant.counts_uptime()
     }
 
-    fn withholds_from(&self, region: u16) -> bool {
-        self.participant.leaves.withholds_from(region)
+    fn withholds_from(&self, here: &Here, position: usize) -> bool {
+        self.participant.leaves.withholds_from(here.peers[position].site.region)
     }
 
     fn meet_members(&mut self, here: &Here) {

@@ -298,3 +298,29 @@ fn hold_of_a_quota_that_was_deleted_is_neither_extended_nor_settled() {
     assert_eq!(cluster.done(0, settle.clone()), Outcome::Refused(Refusal::QuotaDeleted));
     assert_eq!(cluster.done(0, settle), Outcome::Refused(Refusal::UnknownGrant));
 }
+
+/// The quota is at rest when it can be reached again: nobody tells it that the limit is another one. What it refuses it does not count as
+/// demand either, so it has to ask.
+#[test]
+fn site_that_missed_that_the_limit_was_raised_asks_when_it_refuses() {
+    let refusing: [(Operation, fn(&Outcome) -> bool); 3] = [
+        (acquire(200), |outcome| matches!(outcome, Outcome::Refused(Refusal::AboveLimit { limit: 90, .. }))),
+        (release(200), |outcome| matches!(outcome, Outcome::Refused(Refusal::AboveOut { .. }))),
+        (create(900), |outcome| matches!(outcome, Outcome::Refused(Refusal::LimitDiffers { limit: 90 }))),
+    ];
+    for (operation, is_refused) in refusing {
+        let mut cluster = Cluster::new(3);
+        cluster.done(0, create(90));
+        cluster.run(200 * SECOND);
+        cluster.cut = vec![(0, 2), (1, 2), (2, 0), (2, 1)];
+        cluster.run(5 * SECOND);
+        assert_eq!(cluster.done(0, set(900)), Outcome::LimitSet { limit: 900, excess: 0 });
+        cluster.run(200 * SECOND);
+        cluster.cut.clear();
+        cluster.run(60 * SECOND);
+        let outcome = cluster.done(2, operation);
+        assert!(is_refused(&outcome), "it has not heard of it: {outcome:?}");
+        cluster.run(2 * SECOND);
+        assert!(granted(&cluster.done(2, acquire(200))), "it is told that the limit was raised");
+    }
+}

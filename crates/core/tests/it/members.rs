@@ -10,12 +10,12 @@ use slackline_core::avantan::Charter;
 use slackline_core::avantan::subset::{self, Key};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{Incarnation, OperationId};
-use slackline_core::machine::Input;
+use slackline_core::machine::{Effect, Input, Machine as _, View};
 use slackline_core::node::Stale;
 use slackline_core::object::message::Message;
 use slackline_core::object::{Change, Part};
 use slackline_core::peer::quota::QuotaMessage;
-use slackline_core::peer::{Body, PeerMessage};
+use slackline_core::peer::{Body, PeerMessage, SiteMessage};
 
 use crate::cluster::Cluster;
 use crate::quotas::granted;
@@ -759,4 +759,50 @@ fn site_dies_for_good_after_disks_were_lost_since_the_last_change_is_still_decla
     cluster.run(10 * SECOND);
     let outcome = cluster.done(2, seat(3, SeatChange::Lost));
     assert_eq!(outcome, Outcome::Seated { number: 2 }, "enough of those with new storage may vote");
+}
+
+/// Whether a site vouches for its storage to another one, which asks.
+fn vouches(cluster: &mut Cluster, at: usize, to: usize, leaving: bool) -> bool {
+    let now = cluster.time(at);
+    let (noted, known) = (Default::default(), Incarnation(1));
+    let ping = SiteMessage::Ping { mono: now.mono, wall: now.wall, leaving, known, position: 0, noted, asks: false };
+    let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, members: 0, body: Body::Site(ping) };
+    let mut out = Vec::new();
+    let node = cluster.hosts[at].node.as_mut().expect("runs");
+    node.handle(now, Input::Message { from: Cluster::site(to), message }, &View::empty(), &mut out);
+    let answer = out.into_iter().find_map(|effect| match effect {
+        Effect::Send { message: PeerMessage { body: Body::Site(SiteMessage::Pong { withholds, .. }), .. }, .. } => {
+            Some(!withholds)
+        }
+        _ => None,
+    });
+    answer.expect("it answers")
+}
+
+/// A site that leaves waits until all others have vouched. What one gave it while it was cut off, or before that one started again, is told
+/// again some time later.
+#[test]
+fn site_does_not_vouch_to_one_that_leaves_before_what_it_gave_it_has_arrived() {
+    let mut cluster = cluster(3);
+
+    // The donor hears that requests wait there, and gives; nothing of it arrives.
+    cluster.cut = vec![(1, 2)];
+    let had = cluster.tokens(1, "gpus");
+    assert!(granted(&cluster.done(2, acquire(45))));
+    assert!(cluster.tokens(1, "gpus") < had, "it gives");
+    cluster.run(60 * SECOND);
+    for starts_again in [false, true] {
+        if starts_again {
+            cluster.kill(1);
+            cluster.start(1);
+            cluster.run(300 * MILLISECOND);
+        }
+        assert_eq!(readiness(&cluster, 1), Readiness::Ready);
+        assert!(!vouches(&mut cluster, 1, 2, true), "what was given to it is lost with it");
+        assert!(vouches(&mut cluster, 1, 2, false), "others may rely on its storage");
+    }
+    cluster.cut.clear();
+    cluster.run(5 * SECOND);
+    assert!(vouches(&mut cluster, 1, 2, true), "all has arrived");
+    assert_eq!(in_use(&mut cluster, 0), 45);
 }

@@ -7,7 +7,7 @@ use slackline_core::api::{
 use slackline_core::avantan::Membership;
 use slackline_core::chapter::Chapter as _;
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId};
+use slackline_core::id::{GrantId, Incarnation, OperationId, SiteId, SiteSet};
 use slackline_core::machine::{ClientId, Input};
 use slackline_core::peer::quota::{Digest, QuotaMessage, Rounds, Tally};
 use slackline_core::peer::{Body, PeerMessage};
@@ -1016,4 +1016,48 @@ fn count_in_the_middle_of_a_round_among_a_subset_does_not_go_by_tokens() {
     assert_eq!(count(before.clone(), Incarnation(1)), (30, 30), "each has granted ten");
     assert_eq!(count(before, Incarnation(2)), (0, 90), "what lost storage granted is in no total");
     assert_eq!(count(after, Incarnation(2)), (30, 30), "both are of after it");
+}
+
+/// Those that know it do not answer.
+#[test]
+fn count_of_a_quota_that_is_not_known_where_it_is_counted_says_who_is_missing() {
+    let mut cluster = Cluster::new(3);
+    cluster.cut = vec![(0, 2), (1, 2), (2, 0), (2, 1)];
+    assert_eq!(cluster.done(0, create(90)), Outcome::Created { limit: 90 });
+    let mut missing = SiteSet::default();
+    (0..2).for_each(|position| missing.insert(position));
+    let counted = |cluster: &mut Cluster| {
+        cluster.request(2, 77, Request::Show { quota: "gpus".into(), timeout: SECOND, local: false });
+        cluster.run(3 * SECOND);
+        let Some((_, _, Response::Shown(shown))) = cluster.responses.pop() else { panic!("no answer") };
+        shown.map(|shown| shown.limit)
+    };
+    assert_eq!(counted(&mut cluster), Err(Refusal::Unreachable { missing }), "said to be unknown by who cannot know");
+    cluster.cut.clear();
+    cluster.run(5 * SECOND);
+    assert_eq!(counted(&mut cluster), Ok(90));
+}
+
+/// It has heard of the new storage, and of none of the quotas that are at rest; the only one who could tell it starts again.
+#[test]
+fn new_storage_is_told_of_quotas_at_rest_by_a_site_that_starts_again() {
+    let mut cluster = Cluster::new(2);
+    let names: Vec<String> = (0..600).map(|n| format!("quota-{n}")).collect();
+    for name in &names {
+        cluster.submit(0, Operation::create(name.as_str(), 10));
+        cluster.run(2 * MILLISECOND);
+    }
+    cluster.run(200 * SECOND);
+    cluster.kill(1);
+    cluster.hosts[1].put_back(Default::default());
+    cluster.start(1);
+    cluster.run(300 * MILLISECOND);
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.run(200 * SECOND);
+    let new = cluster.hosts[1].node.as_ref().expect("runs").membership().incarnation;
+    assert_eq!(new, Incarnation(2), "its storage is new");
+    let recorded = |name: &&String| cluster.share(0, name).table.recorded(SiteId::new(1, 0)) == new;
+    let unrecorded = names.iter().filter(|name| !recorded(name)).count();
+    assert_eq!(unrecorded, 0, "quotas that have not recorded the new storage");
 }

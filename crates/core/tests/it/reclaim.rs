@@ -225,19 +225,42 @@ fn tokens_that_come_back_pay_the_excess_first() {
     assert!(granted(&cluster.done(AP, acquire(5))));
 }
 
-/// Two operators at one site say the same number, of different incarnations.
+/// Two operators at one site say the same number, of different incarnations; whether the first brings anything back or not.
 #[test]
 fn word_is_not_answered_by_the_round_of_another() {
+    for is_all_granted in [false, true] {
+        let mut cluster = with_twenty_granted();
+        let mut in_use = 20;
+        if is_all_granted {
+            let rest = cluster.tokens(AP, "gpus");
+            assert!(granted(&cluster.done(AP, acquire(rest))));
+            in_use += rest;
+        }
+        let had = cluster.tokens(AP, "gpus");
+        assert_eq!(had == 0, is_all_granted);
+        lose(&mut cluster, AP);
+        let first = cluster.submit(US, reclaim(&[(AP, 1)], in_use));
+        // The value is out, and not decided.
+        cluster.run(5 * DELAY / 2);
+        assert_eq!(cluster.outcome(US, first), None);
+        let second = cluster.submit(US, reclaim(&[(EU, 1)], in_use));
+        cluster.run(SECOND);
+        assert_eq!(cluster.outcome(US, first), Some(Outcome::Reclaimed { brought: had, in_use }));
+        let answer = cluster.outcome(US, second);
+        assert_eq!(answer, Some(refused(Refusal::IncarnationLives)), "told what another's round has done");
+    }
+}
+
+/// A change of a limit that comes while the value is out that deletes the quota has certainly not happened.
+#[test]
+fn limit_that_is_set_while_a_deletion_is_out_is_refused() {
     let mut cluster = with_twenty_granted();
-    let had = cluster.tokens(AP, "gpus");
-    lose(&mut cluster, AP);
-    let first = cluster.submit(US, reclaim(&[(AP, 1)], 20));
-    // The value is out, and not decided.
+    assert_eq!(cluster.done(US, Operation::Create { quota: "other".into(), limit: 10, charter: Default::default() }), Outcome::Created { limit: 10 });
+    let deletion = cluster.submit(US, Operation::Delete { quota: "other".into() });
     cluster.run(5 * DELAY / 2);
-    assert_eq!(cluster.outcome(US, first), None);
-    let second = cluster.submit(US, reclaim(&[(EU, 1)], 20));
+    assert_eq!(cluster.outcome(US, deletion), None);
+    let change = cluster.submit(US, Operation::SetLimit { quota: "other".into(), limit: 20 });
     cluster.run(SECOND);
-    assert_eq!(cluster.outcome(US, first), Some(Outcome::Reclaimed { brought: had, in_use: 20 }));
-    let answer = cluster.outcome(US, second);
-    assert_eq!(answer, Some(refused(Refusal::IncarnationLives)), "told what another's round has done");
+    assert_eq!(cluster.outcome(US, deletion), Some(Outcome::Deleted));
+    assert_eq!(cluster.outcome(US, change), Some(refused(Refusal::QuotaDeleted)));
 }

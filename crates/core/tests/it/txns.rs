@@ -5,6 +5,7 @@ use slackline_core::api::{
 };
 use slackline_core::bounds::READ_BYTES;
 use slackline_core::clock::{MILLISECOND, SECOND};
+use slackline_core::config::Config;
 use slackline_core::id::{Incarnation, OperationId, SessionId, SiteId, SiteSet};
 use slackline_core::machine::{ClientId, Input, KeySet, Machine, Overlay, View};
 use slackline_core::node::Node;
@@ -1103,5 +1104,37 @@ fn hold_that_ends_with_a_read_that_takes_up_all_room_harms_nobody() {
         cluster.feed(0, Input::Tick);
         cluster.run(90 * SECOND);
         assert_eq!(cluster.free(0, "gpus") + cluster.free(1, "gpus"), 1, "the hold has ended");
+    }
+}
+
+/// Its clock may be slow by its own error, of which the coordinator knows nothing: what the transaction rests on may be over already.
+#[test]
+fn part_whose_deadline_may_be_past_by_the_clock_of_its_home_is_refused() {
+    let mut cluster = Cluster::new(2);
+    cluster.run(2 * SECOND);
+    let epsilon = Config::new(Cluster::site(0), []).epsilon as i64;
+    for (sequence, left, is_taken) in [(1, epsilon, false), (2, epsilon + 1, true)] {
+        let id = OperationId { sequence, ..asked_by(1) };
+        let part = Part { writes: vec![("x".into(), Change::Put(bytes("written")))], ..Part::default() };
+        let asked = prepare(id, cluster.time(0).wall + left, &[(Cluster::site(0), Incarnation(1))], part);
+        tell(&mut cluster, 1, 0, Message::Prepare(Box::new(asked)));
+        assert_eq!(value(&mut cluster, 0, &key(0, "x")).is_some(), is_taken, "prepared when it may be too late");
+    }
+}
+
+/// What room is left is for what is under way. It takes the part when there is room again.
+#[test]
+fn part_of_another_site_is_not_taken_where_the_disk_is_full() {
+    let mut cluster = Cluster::new(2);
+    cluster.run(2 * SECOND);
+    let deadline = cluster.time(0).wall + 5 * SECOND as i64;
+    for has_room in [false, true] {
+        cluster.hosts[0].node.as_mut().expect("runs").set_room(has_room);
+        let part = Part { writes: vec![("x".into(), Change::Put(bytes("written")))], ..Part::default() };
+        let asked = prepare(asked_by(1), deadline, &[(Cluster::site(0), Incarnation(1))], part);
+        tell(&mut cluster, 1, 0, Message::Prepare(Box::new(asked)));
+        let written = cluster.hosts[0].rows.values().any(|row| row.windows(7).any(|bytes| bytes == b"written"));
+        assert_eq!(written, has_room, "written to a disk that is full");
+        assert_eq!(value(&mut cluster, 0, &key(0, "x")).is_some(), has_room);
     }
 }
