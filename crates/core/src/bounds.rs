@@ -27,6 +27,10 @@ pub const TRANSACTION_BYTES: usize = 1024 * 1024;
 /// regions count takes 1 MiB.
 pub const NOTES_BYTES: usize = 2 * 1024 * 1024;
 
+/// The most bytes of the rows of leaves that one transaction makes at one home. They stand in one batch of the log. A treaty with
+/// the longest name and the most clauses takes half of it, and its terms.
+pub const LEAF_BYTES: usize = 8 * 1024 * 1024;
+
 /// The most gets and scans in one batch of reads, and the most names in one message about calls.
 pub const READ_ITEMS: usize = 4096;
 /// The most rows that one scan returns.
@@ -57,6 +61,8 @@ const _: () = assert!(VALUE_BYTES + KEY_BYTES + ENTRY_BYTES <= TRANSACTION_BYTES
 // What a client reads and writes in one transaction travels in one message: besides what it writes, it names what it read.
 const _: () =
     assert!(TRANSACTION_BYTES + NOTES_BYTES + TRANSACTION_OPERATIONS * (CALL_BYTES + ENTRY_BYTES) <= MESSAGE_BYTES);
+// One treaty can be as large as notes may be.
+const _: () = assert!(NOTES_BYTES + TRANSACTION_OPERATIONS * (CALL_BYTES + ENTRY_BYTES) <= LEAF_BYTES);
 // A refusal names at least one call, or its client would make no progress.
 const _: () = assert!(CALL_BYTES + ENTRY_BYTES <= NAMED_BYTES);
 // An answer has room for what stands beside the values: a refusal in the place of each that did not fit.

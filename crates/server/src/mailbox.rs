@@ -24,8 +24,8 @@ use tonic::Status;
 pub(crate) const QUEUE_OPERATIONS: usize = 16_384;
 /// The bytes of transactions that count as one operation more: at most 64 MiB of them wait, and one request.
 const OPERATION_BYTES: usize = 4 << 10;
-/// About the most reads, scans and writes that the machine is handed in one call: a batch about more is handed over in parts. Each is looked
-/// up in storage, and a call of seconds is taken for a process that was held up.
+/// About the most rows that the machine is handed transactions about in one call: a batch about more is handed over in parts. Each is looked
+/// up in storage, and a call of seconds is taken for a process that was held up; what a call writes has to fit a segment of the log.
 const OBJECTS_AT_A_TIME: usize = 16_384;
 /// The most messages of other sites that wait for the machine; beyond it the oldest is dropped, as the network may do.
 pub(crate) const QUEUE_MESSAGES: usize = 16_384;
@@ -291,7 +291,7 @@ fn split(request: &mut Request) -> Option<Request> {
     let Request::Batch(batch) = request else { return None };
     let mut objects = 0;
     let over = batch.operations.iter().position(|submission| {
-        objects += if let Operation::Commit(transaction) = &submission.operation { transaction.operations() } else { 0 };
+        objects += if let Operation::Commit(transaction) = &submission.operation { transaction.rows() } else { 0 };
         objects > OBJECTS_AT_A_TIME
     });
     let operations = batch.operations.split_off(over?.max(1));
@@ -377,8 +377,9 @@ impl Client {
         // Only reads are refused at the bound. Outcomes are always delivered: the client has to know them, but not the names of calls beside
         // them.
         let mut weight = 1;
-        let is_over =
-            |weight: usize| state.weight + weight > CLIENT_REPLIES || all.load(Ordering::Relaxed) + weight > ALL_REPLIES;
+        let is_over = |weight: usize| {
+            state.weight + weight > CLIENT_REPLIES || all.load(Ordering::Relaxed) + weight > ALL_REPLIES
+        };
         match &mut response {
             Response::Read(reading) => {
                 weight += limit_reading(reading) / REPLY_BYTES;
@@ -459,7 +460,8 @@ mod tests {
         let submission = |sequence, operation| Submission { sequence, timeout: 1, operation };
         let mailbox = Mailbox::new();
         let reads = [4096, 4096, 4096, 4096, 1, 4096, 0];
-        let operations: Vec<_> = (1..).zip(reads).map(|(sequence, reads)| submission(sequence, commit(reads))).collect();
+        let operations: Vec<_> =
+            (1..).zip(reads).map(|(sequence, reads)| submission(sequence, commit(reads))).collect();
         let (site, session) = (SiteId::new(0, 0), SessionId(1));
         let batch = Batch { site, incarnation: Incarnation(1), session, low: 1, operations };
         mailbox.ask(ClientId(5), Request::Batch(batch.clone()), None).expect("there is room");

@@ -28,6 +28,8 @@ enum Form {
     Counter(Key),
     Log2(Key),
     Everywhere(String),
+    /// The sum of the counters of one name in these regions, by position, which were all of the cluster when it was placed.
+    Across(String, Vec<u16>, Vec<Key>),
     Sum(Vec<Metric>),
     Times(i64, Box<Metric>),
     Min(Vec<Metric>),
@@ -105,6 +107,7 @@ impl Metric {
                 check_name(name, topology)?;
                 treaty::Metric::Everywhere(name.clone(), topology.homes().into_iter().collect())
             }
+            Form::Across(name, homes, _) => treaty::Metric::Everywhere(name.clone(), homes.clone()),
             Form::Sum(metrics) => treaty::Metric::Sum(all(metrics)?),
             Form::Times(factor, metric) => treaty::Metric::Times(*factor, Box::new(metric.place(topology)?)),
             Form::Min(metrics) => treaty::Metric::Min(all(metrics)?),
@@ -120,9 +123,10 @@ impl Metric {
             treaty::Metric::Everywhere(name, homes) if homes.iter().copied().eq(topology.homes()) => {
                 Form::Everywhere(name.clone())
             }
+            // It is what it was when it was made, though the cluster has other regions by now: placed again, it is the same.
             treaty::Metric::Everywhere(name, homes) => {
-                let counter = |home: &u16| topology.key(&ObjectKey::new(*home, name.clone())).metric();
-                Form::Sum(homes.iter().map(counter).collect())
+                let counter = |home: &u16| topology.key(&ObjectKey::new(*home, name.clone()));
+                Form::Across(name.clone(), homes.clone(), homes.iter().map(counter).collect())
             }
             treaty::Metric::Sum(metrics) => Form::Sum(all(metrics)),
             treaty::Metric::Times(factor, metric) => Form::Times(*factor, Box::new(Self::named(metric, topology))),
@@ -238,6 +242,10 @@ impl fmt::Display for Metric {
             Form::Counter(key) => key.fmt(f),
             Form::Log2(key) => write!(f, "log2({key})"),
             Form::Everywhere(name) => write!(f, "*:{name}"),
+            Form::Across(_, _, counters) => {
+                let counters: Vec<String> = counters.iter().map(Key::to_string).collect();
+                f.write_str(&counters.join(" + "))
+            }
             Form::Sum(metrics) if metrics.is_empty() => f.write_str("0"),
             Form::Sum(metrics) => {
                 for (at, metric) in metrics.iter().enumerate() {
@@ -268,7 +276,7 @@ struct Factor<'a>(&'a Metric);
 impl fmt::Display for Factor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.0 {
-            Form::Sum(_) | Form::Times(..) => write!(f, "({})", self.0),
+            Form::Sum(_) | Form::Across(..) | Form::Times(..) => write!(f, "({})", self.0),
             _ => self.0.fmt(f),
         }
     }
@@ -305,5 +313,20 @@ mod tests {
         told(Metric::everywhere("votes/a") - Metric::everywhere("votes/b"), "*:votes/a - *:votes/b");
         let all = Statement::all([x().at_most(3), y().equals(-1)]);
         assert_eq!(all.to_string(), "us:x <= 3 and eu:y = -1");
+    }
+
+    /// What was said of all regions is placed as it was, though there are more of them by now: else nobody would find the treaty true.
+    #[test]
+    fn metric_of_all_regions_of_before_is_the_same_when_it_is_placed_again() {
+        let regions = ["us", "eu", "ap"].map(String::from).to_vec();
+        let topology = Topology { cluster: "test".into(), regions, lanes: 1, sites: Vec::new() };
+        for (homes, text) in [(vec![0, 1], "us:n + eu:n >= 3"), (vec![0, 1, 2], "*:n >= 3")] {
+            let placed = treaty::Statement::AtLeast(treaty::Metric::Everywhere("n".into(), homes), 3);
+            let named = Statement::named(&placed, &topology);
+            assert_eq!(named.to_string(), text);
+            assert_eq!(named.place(&topology).ok(), Some(placed), "placed again it is another one");
+        }
+        let minus = treaty::Metric::Times(-1, Box::new(treaty::Metric::Everywhere("n".into(), vec![0, 1])));
+        assert_eq!(Metric::named(&minus, &topology).to_string(), "-(us:n + eu:n)");
     }
 }

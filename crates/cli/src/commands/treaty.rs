@@ -566,7 +566,9 @@ fn metric(
             let parts = all(list()?)?;
             let here: BTreeSet<String> = regions(&parts);
             if !here.is_empty() {
-                groups.push(here.clone());
+                if !groups.contains(&here) {
+                    groups.push(here.clone());
+                }
             }
             Ok((Metric::sum(parts.into_iter().map(|(metric, _)| metric)), here))
         }

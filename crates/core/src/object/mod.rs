@@ -17,7 +17,8 @@ mod value;
 use std::fmt;
 
 pub use crate::bounds::{
-    CALL_BYTES, ENTRY_BYTES, KEY_BYTES, NOTES_BYTES, SCAN_ROWS, TRANSACTION_BYTES, TRANSACTION_OPERATIONS, VALUE_BYTES,
+    CALL_BYTES, ENTRY_BYTES, KEY_BYTES, LEAF_BYTES, NOTES_BYTES, SCAN_ROWS, TRANSACTION_BYTES, TRANSACTION_OPERATIONS,
+    VALUE_BYTES,
 };
 use crate::clock::SECOND;
 use crate::codec::{Cursor, Malformed, put_bytes, put_i64, put_u64};
@@ -391,8 +392,14 @@ impl Transaction {
     }
 
     /// The number of its reads, scans, writes and notes; a name that stands twice counts twice.
-    pub fn operations(&self) -> usize {
+    fn operations(&self) -> usize {
         self.homes.iter().map(|home| home.part.operations()).sum()
+    }
+
+    /// About the number of rows that it reads and writes.
+    pub fn rows(&self) -> usize {
+        let notes = self.homes.iter().flat_map(|home| &home.part.notes);
+        self.operations() + notes.map(|note| note.clauses.len()).sum::<usize>()
     }
 
     /// Puts every part in order, and checks the bounds. A name that was read twice must have shown the same version.
@@ -410,7 +417,8 @@ impl Transaction {
             (operations, bytes) = (operations + more_operations, bytes + more_bytes);
             notes += home.part.notes.iter().map(Note::bytes).sum::<usize>();
         }
-        if operations > TRANSACTION_OPERATIONS || bytes > TRANSACTION_BYTES || notes > NOTES_BYTES {
+        let are_leaves_large = self.homes.iter().any(|home| home.part.leaf_bytes() > LEAF_BYTES);
+        if operations > TRANSACTION_OPERATIONS || bytes > TRANSACTION_BYTES || notes > NOTES_BYTES || are_leaves_large {
             return Err(Abort::of(Cause::TooMuch));
         }
 
@@ -467,6 +475,12 @@ impl Part {
             && self.is_in_order()
             && self.notes.windows(2).all(|pair| pair[0].treaty < pair[1].treaty)
             && self.notes.iter().all(Note::is_sound)
+            && self.leaf_bytes() <= LEAF_BYTES
+    }
+
+    /// The size of the rows of leaves that its notes make, about, in bytes.
+    fn leaf_bytes(&self) -> usize {
+        self.notes.iter().map(Note::row_bytes).sum()
     }
 
     /// True if each name stands among its reads, and among its writes, once and in order: names are searched by halves, and
@@ -608,7 +622,8 @@ pub enum Cause {
     UnknownRegion,
     /// A value is beyond [`VALUE_BYTES`].
     TooLarge,
-    /// The transaction is beyond [`TRANSACTION_OPERATIONS`], [`TRANSACTION_BYTES`] or [`NOTES_BYTES`].
+    /// The transaction is beyond [`TRANSACTION_OPERATIONS`], [`TRANSACTION_BYTES`], [`NOTES_BYTES`] or
+    /// [`LEAF_BYTES`](crate::bounds::LEAF_BYTES).
     TooMuch,
     /// The transaction breaks a rule of its structure, which no correct client does.
     Malformed,
@@ -743,6 +758,28 @@ pub fn site(cursor: &mut Cursor) -> Result<SiteId, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::treaty::Term;
+
+    #[test]
+    fn notes_whose_rows_no_batch_holds_are_refused() {
+        let note = |letter: char| {
+            let name = |at: u32| Term { name: "n".into(), is_log: false, weight: i64::from(at) + 1 };
+            let clauses = (0..4096).map(|at| (at, vec![name(at)], 0)).collect();
+            let treaty = treaty::treaty_key(0, &letter.to_string().repeat(1000));
+            let homes = vec![(0, Incarnation(1))];
+            Note { treaty, nonce: 1, homes, tree: treaty::Tree::Flat, clauses }
+        };
+        let is_too_much = |notes: Vec<Note>| {
+            let home = Home { region: 0, incarnation: Incarnation(1), part: Part { notes, ..Part::default() } };
+            let mut transaction = Transaction { homes: vec![home], ..Transaction::default() };
+            assert!(transaction.rows() >= 4096, "each clause is a row");
+            let is_too_much = transaction.normalize().is_err_and(|abort| abort.cause == Cause::TooMuch);
+            assert_eq!(is_too_much, !transaction.homes[0].part.keeps_bounds(), "a participant judges alike");
+            is_too_much
+        };
+        assert!(!is_too_much(vec![note('a')]));
+        assert!(is_too_much(vec![note('a'), note('b')]), "no batch holds their rows");
+    }
 
     #[test]
     fn part_and_abort_survive_the_way_through_bytes() {

@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashSet;
 
 use super::value::{CALL_MARK, Derived, ObjectKey, Value, text};
+use crate::bounds::ENTRY_BYTES;
 use crate::codec::{Cursor, Malformed, clamped, len_i64, len_u64, put_bytes, put_i64, put_u64};
 use crate::id::Incarnation;
 
@@ -559,6 +560,11 @@ impl Note {
     /// The number of its terms.
     pub fn terms(&self) -> usize {
         self.clauses.iter().map(|(_, terms, _)| terms.len()).sum()
+    }
+
+    /// The size of the rows of its leaf, about, in bytes: each clause has one, under the name of the treaty.
+    pub fn row_bytes(&self) -> usize {
+        self.bytes() + self.clauses.len() * (self.treaty.name.len() + ENTRY_BYTES)
     }
 
     /// Its size in a message, about, in bytes.

@@ -240,7 +240,9 @@ impl Quotas {
             let is_in_round = share.part().is_some() || (quota.avantan.in_round() && !quota.is_of_members());
             let has_some = share.tokens > 0 || (quota.refills() && quota.backlog() > 0);
             let has_line = activity.is_some_and(|activity| !activity.waiting.is_empty());
-            is_in_round || has_line || (quota.limit().is_some() && (has_some || peers.any(|peer| quota.is_away(here, peer))))
+            is_in_round
+                || has_line
+                || (quota.limit().is_some() && (has_some || peers.any(|peer| quota.is_away(here, peer))))
         };
         let quotas = self.iter().filter(has_tokens).count();
         if quotas > 0 {

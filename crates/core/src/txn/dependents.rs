@@ -79,7 +79,8 @@ impl Dependents {
         }
 
         // Only who brings more than it takes away is refused: at the bound, everything else goes on, and that a result is computed anew.
-        let freed: usize = part.forgets.iter().filter_map(|call| self.calls.get(call)).map(|noted| noted.dependencies.len()).sum();
+        let freed: usize =
+            part.forgets.iter().filter_map(|call| self.calls.get(call)).map(|noted| noted.dependencies.len()).sum();
         let more = part.depends.len().saturating_sub(freed);
         if more > 0 && self.dependencies + more > SUBJECTS {
             return Err(Abort { site: Some(site), ..Abort::of(Cause::Overloaded) });

@@ -766,7 +766,8 @@ fn vouches(cluster: &mut Cluster, at: usize, to: usize, leaving: bool) -> bool {
     let now = cluster.time(at);
     let (noted, known) = (Default::default(), Incarnation(1));
     let ping = SiteMessage::Ping { mono: now.mono, wall: now.wall, leaving, known, position: 0, noted, asks: false };
-    let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, members: 0, body: Body::Site(ping) };
+    let message =
+        PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, members: 0, body: Body::Site(ping) };
     let mut out = Vec::new();
     let node = cluster.hosts[at].node.as_mut().expect("runs");
     node.handle(now, Input::Message { from: Cluster::site(to), message }, &View::empty(), &mut out);

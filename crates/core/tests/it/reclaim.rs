@@ -255,7 +255,10 @@ fn word_is_not_answered_by_the_round_of_another() {
 #[test]
 fn limit_that_is_set_while_a_deletion_is_out_is_refused() {
     let mut cluster = with_twenty_granted();
-    assert_eq!(cluster.done(US, Operation::Create { quota: "other".into(), limit: 10, charter: Default::default() }), Outcome::Created { limit: 10 });
+    assert_eq!(
+        cluster.done(US, Operation::Create { quota: "other".into(), limit: 10, charter: Default::default() }),
+        Outcome::Created { limit: 10 }
+    );
     let deletion = cluster.submit(US, Operation::Delete { quota: "other".into() });
     cluster.run(5 * DELAY / 2);
     assert_eq!(cluster.outcome(US, deletion), None);

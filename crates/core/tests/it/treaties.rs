@@ -645,6 +645,49 @@ fn treaty_is_not_retracted_for_a_write_that_never_is() {
     assert!(world.valid_at(0).is_some(), "the treaty is retracted for nothing");
 }
 
+/// A home writes three at a time, and will lack slack soon. The two groups of others that it asks first have less than it wants ahead, and the
+/// last home is down: what the first have comes without it.
+#[test]
+fn slack_comes_ahead_of_need_while_the_last_group_of_homes_is_down() {
+    let mut cluster = Cluster::new(4);
+    let homes: BTreeMap<u16, Incarnation> = (0..4).map(|home| (home, Incarnation(1))).collect();
+    for home in 0..4 {
+        let part = Part { writes: vec![("n".into(), Change::Add(30))], ..Part::default() };
+        let home = Home { region: home, incarnation: Incarnation(1), part };
+        cluster.done(0, Operation::Commit(Box::new(Transaction { homes: vec![home], ..Transaction::default() })));
+    }
+    let sum = Metric::Sum((0..4).map(|home| Metric::Counter(counter(home))).collect());
+    let tree = Tree::Given(vec![BTreeSet::from([0, 1]), BTreeSet::from([0, 1, 2])]);
+    let treaty = Treaty { nonce: 1, is_valid: true, retracts: 0, statement: Statement::AtLeast(sum, 40), tree };
+    let key = treaty_key(0, "t");
+    let notes = treaty.notes(&key, &homes, &|_| 30, &equally).expect("it is true");
+    let mut parts: BTreeMap<u16, Part> =
+        notes.into_iter().map(|(home, note)| (home, Part { notes: vec![note], ..Part::default() })).collect();
+    let rests: Vec<_> = homes.into_iter().collect();
+    parts.entry(0).or_default().writes = vec![(key.name.clone(), Change::Put(treaty.to_value(&key, &rests)))];
+    let homes = parts.into_iter().map(|(region, part)| Home { region, incarnation: Incarnation(1), part }).collect();
+    let made =
+        cluster.done(0, Operation::Commit(Box::new(Transaction { homes, max_wait: SECOND, ..Transaction::default() })));
+    assert_eq!(made, Outcome::Committed { phases: 2 });
+    cluster.kill(3);
+    cluster.run(10 * SECOND);
+
+    // The slack of each is 20: alone it would be enough for six.
+    for written in 0..14 {
+        let part = Part { writes: vec![("n".into(), Change::Add(-3))], ..Part::default() };
+        let home = Home { region: 0, incarnation: Incarnation(1), part };
+        let transaction = Transaction { homes: vec![home], max_wait: SECOND, ..Transaction::default() };
+        let write = cluster.submit(0, Operation::Commit(Box::new(transaction)));
+        cluster.run(MILLISECOND);
+        assert_eq!(
+            cluster.outcome(0, write),
+            Some(Outcome::Committed { phases: 1 }),
+            "write {written} waits for slack"
+        );
+        cluster.run(150 * MILLISECOND);
+    }
+}
+
 /// The bytes are prepared when the treaty is made: it is not, since nothing could retract it when they are carried out.
 #[test]
 fn treaty_is_not_made_of_what_may_be_no_counter_soon() {

@@ -222,14 +222,16 @@ impl Leaves {
         self.ask_more(turn, locks, making);
     }
 
-    /// Asks one more group of leaves; if there is none, gives up.
+    /// Asks one more group of leaves; if there is none, divides what is told, or gives up.
     pub(super) fn ask_more(&mut self, turn: &mut Turn, locks: &Locks, making: &Making) {
         let lane = turn.here.site.me.lane;
         loop {
             let leaf = self.leaves.get_mut(making).expect("looked up by the caller");
             let asking = leaf.asking.as_mut().expect("somebody is asked");
             if asking.groups.is_empty() {
-                return self.give_up(turn, locks, making);
+                // The last of them is down. What the others have told is divided as if there were no more of them.
+                let is_told = !asking.reports.is_empty() && !asking.is_planned;
+                return if is_told { self.divide(turn, locks, making) } else { self.give_up(turn, locks, making) };
             }
 
             // For what is lacking two groups at a time are asked: if the nearer one has not enough, what the other one has is on its way

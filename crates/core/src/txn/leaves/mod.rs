@@ -80,6 +80,8 @@ use crate::warranty::LEASE;
 
 /// The most notes of leaves at a home; a transaction that brings one more is refused.
 const NOTES: usize = 10_000;
+/// The most clauses of all of them. Each takes some 400 bytes of memory, and they are back before a site that starts serves.
+const CLAUSES: usize = 1 << 18;
 /// A standing order to give is carried out this often, in microseconds.
 const PERIOD: u64 = 2 * SECOND;
 /// A leaf that is expected to fail sooner than this asks for slack before it does, in microseconds.
@@ -261,8 +263,13 @@ impl Leaves {
     ) -> Result<(), Abort> {
         // What the part itself brings counts as well.
         let mut treaties: BTreeMap<&str, BTreeSet<&ObjectKey>> = BTreeMap::new();
+        let mut clauses = 0;
+        if !part.notes.is_empty() {
+            clauses = self.leaves.iter().map(|(_, leaf)| leaf.clauses.len()).sum();
+        }
         for (position, note) in part.notes.iter().enumerate() {
-            if self.leaves.len() + position >= NOTES {
+            clauses += note.clauses.len();
+            if self.leaves.len() + position >= NOTES || clauses > CLAUSES {
                 return Err(Abort { site: Some(site), ..Abort::of(Cause::Overloaded) });
             }
 
@@ -492,12 +499,12 @@ impl Leaves {
             // It may be up, and what it says be lost on its way.
             Stage::Retracting(since) if !here.may_be_reachable(home) || now.mono > since + LEASE => {
                 leaf.stage = Stage::Leaving(now.mono + lease(here.config.epsilon));
-                self.write(&mut turn.out.batch, making);
+                self.write_stage(&mut turn.out.batch, making);
             }
             Stage::Leaving(free_at) if now.mono >= free_at => {
                 // Durable before anything is prepared below the bounds: what is restored then is a leaf without bounds, too.
                 leaf.stage = Stage::Free;
-                self.write(&mut turn.out.batch, making);
+                self.write_stage(&mut turn.out.batch, making);
                 self.wake(making);
             }
             Stage::Retracting(_) | Stage::Leaving(_) | Stage::Free => {}

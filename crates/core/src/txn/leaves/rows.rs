@@ -18,8 +18,14 @@ use crate::turn::Here;
 use crate::warranty::LEASE;
 
 impl Leaves {
-    /// Writes a leaf's rows.
+    /// Writes all rows of a leaf.
     pub(super) fn write(&self, batch: &mut Batch, making: &Making) {
+        self.write_stage(batch, making);
+        self.leaves[making].clauses.keys().for_each(|clause| self.write_clause(batch, making, clause));
+    }
+
+    /// Writes the row of a leaf that tells its stage. Those of its clauses, of which it may have thousands, stay as they are.
+    pub(super) fn write_stage(&self, batch: &mut Batch, making: &Making) {
         let leaf = &self.leaves[making];
         let mut row = vec![match leaf.stage {
             Stage::Prepared | Stage::Kept | Stage::Retracting(_) => 0,
@@ -33,7 +39,6 @@ impl Leaves {
         }
         leaf.tree.encode(&mut row);
         batch.put(&key(making, WHOLE), &row);
-        leaf.clauses.keys().for_each(|clause| self.write_clause(batch, making, clause));
     }
 
     /// Writes the row of a clause.
