@@ -71,7 +71,7 @@ impl Client {
                 return Outcome::Unknown(Unknown::new(&self.shared.topology, operation, why));
             }
             tokio::time::sleep(PAUSE).await;
-            patience = (patience * 2).min(self.shared.deadline);
+            patience = patience.saturating_mul(2).min(self.shared.deadline);
         }
     }
 

@@ -352,8 +352,10 @@ fn holds_end_by_the_clock_of_before_the_request() {
         cluster.site("us").answer_slow();
         let grant = call.await.expect("no panic").done().expect("granted");
         let expires_at = grant.expires_at().expect("a hold with an end");
-        assert!(expires_at <= arrived + hold, "counted from the answer");
-        assert!(expires_at > sent + Duration::from_millis(4900));
+        // The clock of the site may be off by a tenth of a second, either way.
+        let error = Duration::from_millis(100);
+        assert!(expires_at <= arrived + hold - error, "counted from the answer, or as if clocks were exact");
+        assert!(expires_at > sent + hold - 2 * error);
     });
 }
 

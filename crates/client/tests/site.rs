@@ -558,7 +558,7 @@ impl slackline_server::Slackline for Model {
             site: self.topology.site,
             incarnation: 1,
             readiness: readiness.into(),
-            epsilon_us: 1000,
+            epsilon_us: 100_000,
             ..Default::default()
         }))
     }

@@ -857,7 +857,7 @@ pub fn is_kept(outcome: &Outcome) -> bool {
 }
 
 /// An outcome as it is kept, and told once more: without the names of calls, of which a session could hold 16 MiB.
-fn as_kept(mut outcome: Outcome) -> Outcome {
+pub fn as_kept(mut outcome: Outcome) -> Outcome {
     if let Outcome::Aborted(abort) = &mut outcome {
         abort.calls = Vec::new();
     }

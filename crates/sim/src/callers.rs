@@ -17,6 +17,7 @@ use slackline_core::api::{Hold, Operation, Outcome, Refusal, Request, Response, 
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, OperationId};
 use slackline_core::right::held_until;
+use slackline_core::session::as_kept;
 use slackline_core::stats::Rng;
 use slackline_session::call::{CallFuture, Place, Verdict};
 use slackline_session::command::{Command, Finished, Reply};
@@ -245,8 +246,10 @@ impl Simulation {
                 Event::Told { id, command, outcome } => {
                     let Some(op) = self.op_of(id) else { continue };
                     let known = &self.oracle.ops[op as usize];
+                    let outcome = as_kept(outcome);
                     let is_own = known.operation == command.operation();
-                    let found = callers::check_told(is_own, known.durable.as_ref(), &outcome);
+                    let is_lost = self.oracle.lost.contains(&(known.site, id.incarnation)) || self.is_gone(known.site);
+                    let found = callers::check_told(is_own, is_lost, known.durable.as_ref(), &outcome);
                     self.oracle.blame(callers::OWN_OUTCOME, found, id);
                     let known = &mut self.oracle.ops[op as usize];
                     known.told = known.told.take().or(Some(outcome));

@@ -17,6 +17,7 @@ mod patience;
 const SITE: SiteId = SiteId::new(1, 0);
 const INCARNATION: Incarnation = Incarnation(1);
 const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 struct Nobody;
 
@@ -662,6 +663,71 @@ fn session_with_the_number_of_one_in_use_is_closed_and_another_opened() {
     assert_eq!((fresh.incarnation, fresh.session), (Incarnation(2), SessionId(2)));
     script.answer(2, &[(1, granted(9))]);
     assert!(matches!(script.poll(other).expect("its end").reply, Reply::Answered(Outcome::Granted { .. })));
+}
+
+/// A question about an operation of a lost incarnation was still on its way when its session was forgotten, and another one opened that has
+/// the number of that. There an operation has its sequence.
+#[test]
+fn word_of_a_lost_incarnation_is_not_taken_for_one_about_a_call_of_the_present_one() {
+    let mut script = Script::connected();
+    script.submit(acquire(1));
+    script.batch();
+    script.answer(1, &[(1, Outcome::Unknown(UnknownReason::IncarnationLost))]);
+    assert_eq!(script.request(), Some(Request::Open));
+    script.book.opened(Incarnation(2), SessionId(1));
+    let key = script.submit(acquire(2));
+    let batch = script.batch().expect("the call that goes on, and the new one");
+    assert_eq!((batch.incarnation, sequences(&batch)), (Incarnation(2), vec![1, 2]));
+    script.asked(id(1, 2), Outcome::Unknown(UnknownReason::IncarnationLost));
+    assert!(script.poll(key).is_none(), "told what became of an operation that is not its own");
+    assert!(script.book.reclaim(id(1, 2), script.now).is_none(), "another caller's call is taken back");
+    script.answer(1, &[(2, granted(9))]);
+    assert!(matches!(script.poll(key).expect("its end").reply, Reply::Answered(Outcome::Granted { .. })));
+}
+
+/// Other sites are agreeing on it, and will soon know: its caller goes on waiting, and the client asks again.
+#[test]
+fn answer_that_is_undecided_is_asked_for_again() {
+    let mut script = Script::connected();
+    let key = script.submit(acquire(1));
+    script.batch();
+    for _ in 0..3 {
+        script.answer(1, &[(1, Outcome::Unknown(UnknownReason::Undecided))]);
+        script.asked(id(1, 1), Outcome::Unknown(UnknownReason::Undecided));
+        assert!(script.poll(key).is_none(), "told that it is undecided, although the site will know");
+        script.sweep(NOT_READY_PAUSE);
+        assert_eq!(script.request(), Some(Request::Ask { operation: id(1, 1) }));
+        while script.request().is_some() {}
+    }
+    script.asked(id(1, 1), granted(7));
+    assert!(matches!(script.poll(key).expect("its end").reply, Reply::Answered(Outcome::Granted { .. })));
+}
+
+/// The site counts the time of a hold from when it carried out the copy that came first.
+#[test]
+fn time_at_which_a_call_was_sent_is_that_of_its_first_copy() {
+    let mut script = Script::connected();
+    let key = script.submit(acquire(1));
+    script.batch();
+    let first = script.now;
+    script.disconnect();
+    script.now += SECOND;
+    script.book.connected(false);
+    script.batch().expect("in doubt");
+    script.answer(1, &[(1, granted(1))]);
+    assert_eq!(script.poll(key).expect("its end").sent_at, Some(first), "a hold is used beyond its end");
+}
+
+/// The stream is open, and the site says nothing.
+#[test]
+fn site_that_answers_nothing_on_an_open_stream_is_given_up() {
+    let mut script = Script::connected();
+    script.submit(acquire(1));
+    script.batch();
+    script.sweep(STALLED - MILLISECOND);
+    assert!(!script.book.is_stalled(script.now));
+    script.sweep(MILLISECOND);
+    assert!(script.book.is_stalled(script.now), "a stream without a word is kept for ever");
 }
 
 #[test]

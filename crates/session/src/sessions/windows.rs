@@ -148,6 +148,12 @@ impl Windows {
         self.sessions.iter().position(|session| session.id == id)
     }
 
+    /// The position of the session in which an operation was given its id. One of another incarnation may have its number: what is said of an
+    /// operation that nobody here knows any more must not be taken for something about a call in that one.
+    fn position_of(&self, id: OperationId) -> Option<usize> {
+        self.position(id.session).filter(|position| self.sessions[*position].incarnation == id.incarnation)
+    }
+
     /// The position of the session in which calls that stay, or others, leave next; none if no session has room for them.
     pub(super) fn roomiest(&self, stays: bool) -> Option<usize> {
         // Where a new session is not to be had, or takes a round trip: what does not stay waits for nobody in a session of the other kind, and
@@ -209,7 +215,7 @@ impl Windows {
 
     /// The call that has this id and has not ended.
     pub(super) fn call(&self, id: OperationId) -> Option<CallKey> {
-        self.sessions[self.position(id.session)?].call(id.sequence)
+        self.sessions[self.position_of(id)?].call(id.sequence)
     }
 
     /// True if a call has an id and has not ended.
@@ -254,14 +260,14 @@ impl Windows {
 
     /// Nobody wants the outcome of this operation any more.
     pub(super) fn settle(&mut self, id: OperationId) {
-        if let Some(position) = self.position(id.session) {
+        if let Some(position) = self.position_of(id) {
             self.sessions[position].settle(id.sequence);
         }
     }
 
     /// The caller is told that this is in doubt, and may ask as long as the site remembers.
     pub(super) fn doubt(&mut self, id: OperationId, now: Time) {
-        let position = self.position(id.session);
+        let position = self.position_of(id);
         if let Some(entry) = position.and_then(|position| self.sessions[position].entry(id.sequence)) {
             *entry = Entry::Unknown;
             self.doubts.push_back((now + WATCH, id.session, id.sequence));
@@ -275,12 +281,10 @@ impl Windows {
     pub(super) fn take_up(&mut self, id: OperationId, key: CallKey) -> bool {
         let is_it =
             |(_, session, sequence): &(Time, SessionId, u64)| (*session, *sequence) == (id.session, id.sequence);
-        let Some((at, position)) = self.doubts.iter().position(is_it).zip(self.position(id.session)) else {
+        let Some((at, position)) = self.doubts.iter().position(is_it).zip(self.position_of(id)) else {
             return false;
         };
-        let session = &mut self.sessions[position];
-        let is_its = session.incarnation == id.incarnation;
-        let Some(entry) = session.entry(id.sequence).filter(|_| is_its) else { return false };
+        let Some(entry) = self.sessions[position].entry(id.sequence) else { return false };
         *entry = Entry::Call(key);
         self.doubts.remove(at);
         true

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future as _, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use slackline_core::api::Reading;
 use slackline_core::draft::buffer::ROOT;
@@ -35,6 +36,9 @@ use crate::topology::OBJECTS_LANE;
 
 /// The number of times that a treaty is tried to be made, while its counters keep changing.
 const TRIES: u32 = 8;
+/// The longest time that a run waits for a treaty to be made: it can do without, and its site may have died. Another one would go on at
+/// once.
+const MAKING: Duration = Duration::from_secs(3);
 
 impl Txn {
     /// The value of a metric. What it is computed from is read, and so validated.
@@ -144,7 +148,8 @@ impl Txn {
     async fn make(&self, placed: &Placed) -> bool {
         let run = &self.run;
         let Some(place) = run.memos.reserve_proposal(&placed.key, run.port.now()) else { return false };
-        let making = make(Arc::clone(&run.port), run.site, placed, Existing::Kept, run.deadline);
+        let until = run.deadline.min(run.port.now() + MAKING);
+        let making = make(Arc::clone(&run.port), run.site, placed, Existing::Kept, until);
         let was_made = matches!(making.await, Outcome::Done(_));
         place.proposed(run.port.now(), run.port.random(), was_made);
         was_made

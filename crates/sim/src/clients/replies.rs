@@ -4,6 +4,7 @@ use slackline_core::api::{Answer, Hold, NoSeat, Operation, Outcome, Refusal, Res
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::id::{GrantId, OperationId};
 use slackline_core::machine::ClientId;
+use slackline_core::session::as_kept;
 
 use crate::clock::EPSILON;
 use crate::invariants::answers::{self, Standing, is_definitive, is_of_one_copy};
@@ -170,7 +171,7 @@ impl Simulation {
         if asked {
             self.probes.hit("unknown: resolved by asking");
         }
-        self.oracle.ops[op as usize].told = Some(outcome.clone());
+        self.oracle.ops[op as usize].told = Some(as_kept(outcome.clone()));
         self.clients.all[at].open.retain(|open| open.op != op);
 
         // What its site did not take it may send elsewhere: to the client that is a refusal.
@@ -184,6 +185,8 @@ impl Simulation {
     /// Judges an answer that has reached a client by what that was told before, by what is durable, and by what the client has
     /// a right to know.
     fn judge_answer(&mut self, now: u64, op: u32, outcome: &Outcome, current: Option<Session>) {
+        // The names of calls are told once, and not kept.
+        let outcome = &as_kept(outcome.clone());
         let known = &self.oracle.ops[op as usize];
         let (id, site) = (known.id, known.site);
         let low = current.filter(|session| !session.is_stale).map(|session| session.low.max(session.floor));

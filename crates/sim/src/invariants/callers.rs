@@ -1,6 +1,6 @@
 //! What callers of the product's client may rely upon, whatever happens between it and the sites.
 
-use slackline_core::api::Outcome;
+use slackline_core::api::{Outcome, UnknownReason};
 
 use super::answers::is_definitive;
 
@@ -78,10 +78,22 @@ pub fn check_own(is_own: bool) -> Result<(), String> {
     if is_own { Ok(()) } else { Err("it is not what the caller asked for".to_owned()) }
 }
 
-/// A caller is told the outcome that its site has, of what it asked for.
-pub fn check_told(is_own: bool, durable: Option<&Outcome>, told: &Outcome) -> Result<(), String> {
+/// A caller is told the outcome that its site has, of what it asked for. `is_lost` is true of an operation whose outcome nobody knows, as its
+/// site's storage is lost, or its site has left.
+pub fn check_told(is_own: bool, is_lost: bool, durable: Option<&Outcome>, told: &Outcome) -> Result<(), String> {
     check_own(is_own)?;
     match durable {
+        // The client asks on: what its site knows soon is not said to be unknown.
+        _ if matches!(
+            told,
+            Outcome::Unknown(UnknownReason::Undecided | UnknownReason::NotReady | UnknownReason::StorageFull)
+        ) =>
+        {
+            Err(format!("its caller is told {told:?}, although its site will know"))
+        }
+        _ if *told == Outcome::Unknown(UnknownReason::IncarnationLost) && !is_lost => {
+            Err("its caller is told that the incarnation is lost, and it lives".to_owned())
+        }
         Some(durable) if is_definitive(durable) && is_definitive(told) && durable != told => {
             Err(format!("it ended as {durable:?}, and its caller is told {told:?}"))
         }
@@ -189,9 +201,13 @@ mod tests {
     #[test]
     fn outcome_of_another_call_is_noticed() {
         let (granted, refused) = (Outcome::Released { amount: 1 }, Outcome::Deleted);
-        assert_eq!(check_told(true, Some(&granted), &granted), Ok(()));
-        assert!(check_told(false, Some(&granted), &granted).is_err());
-        assert!(check_told(true, Some(&granted), &refused).is_err());
+        assert_eq!(check_told(true, false, Some(&granted), &granted), Ok(()));
+        assert!(check_told(false, false, Some(&granted), &granted).is_err());
+        assert!(check_told(true, false, Some(&granted), &refused).is_err());
+        let lost = Outcome::Unknown(UnknownReason::IncarnationLost);
+        assert_eq!(check_told(true, true, None, &lost), Ok(()));
+        assert!(check_told(true, false, None, &lost).is_err());
+        assert!(check_told(true, false, None, &Outcome::Unknown(UnknownReason::Undecided)).is_err());
         assert!(check_id(false).is_err() && check_own(false).is_err());
     }
 }
