@@ -9,6 +9,7 @@ use slackline_core::object::message::{Fetched, Message};
 use slackline_core::peer::quota::{Digest, QuotaMessage};
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_core::quota::Quota;
+use slackline_core::session::as_kept;
 
 use crate::invariants::{answers, quorums, survival};
 use crate::state::Simulation;
@@ -257,6 +258,8 @@ impl Simulation {
 
         let known = &mut self.oracle.ops[op as usize];
         let about = known.id;
+        // The names of calls are told once, and not kept.
+        let outcome = &as_kept(outcome.clone());
         let durable = survival::check_answer(known.durable.as_ref(), outcome);
         let lives = known.answered.check(life, outcome);
 
