@@ -686,6 +686,12 @@ fn put_aside(blueprint: &Blueprint, engine: Engine, stale: Stale) -> Result<(), 
         Stale::Behind { position } => format!("other sites have heard of batch {position}, which it does not have"),
     };
 
+    // In memory there is nothing to keep, and a directory of that name in the working directory is somebody else's.
+    if blueprint.storage == Storage::Memory {
+        error!("the site's data in memory are old ({why}): the site starts on empty ones");
+        return Ok(());
+    }
+
     // What is moved is the directory itself, whatever the configuration calls it: `data/`, or a link to it. And the new name is one that
     // was never used: an earlier copy is not overwritten.
     let data = std::fs::canonicalize(&data).unwrap_or(data);

@@ -14,7 +14,7 @@
 //! | way | what happens |
 //! | --- | --- |
 //! | [`Way::Late`] | the message arrives after its deadline, when the write is done; where wall clocks err, that of the participant is set back meanwhile |
-//! | [`Way::Last`] | it arrives at the last moment at which the participant's clock allows it; the clocks of participant and issuer are at the two ends of ε, and the issuer's monotonic clock runs fast |
+//! | [`Way::Last`] | it arrives in the last moment that the participant's clock allows, or that it would allow without its margin; the clocks of participant and issuer are at the two ends of ε, and the issuer's monotonic clock runs fast |
 //! | [`Way::Anew`] | it arrives in time, but its coordinator has crashed when the right was asked back, and is there again |
 //! | [`Way::Fetched`] | it arrives in time, and storage takes until after the deadline to fetch what it needs |
 //!
@@ -147,7 +147,7 @@ impl Simulation {
     /// Holds a message back, if its transaction rests on a right.
     fn hold_back(&mut self, world: &mut World, coordinator: usize, participant: usize, prepare: &Prepare) {
         let Some(node) = world.node(coordinator) else { return };
-        let Some((under, ends_it)) = node.chapters().txns.rests_on(prepare.id, EPSILON as u64) else { return };
+        let Some((under, ends_it)) = node.chapters().txns.rests_on(prepare.id) else { return };
         let (under, now) = (under.clone(), world.now());
 
         let Some((name, _)) = prepare.part.writes.first() else { return };
@@ -180,6 +180,8 @@ impl Simulation {
         // From when on somebody may have seen the write, and when the participant is to judge.
         let (from, until) = match way {
             Way::Late | Way::Fetched => (deadline + 3 * epsilon, after),
+            // In time, or late by the error that its clock has: it must not seem to be in time.
+            Way::Last if self.faults.brink.rng.one_in(2) => (deadline - epsilon, deadline - MILLISECOND),
             Way::Last => (deadline, deadline + epsilon - MILLISECOND),
             Way::Anew => (now + left / 3, deadline - 2 * epsilon),
             Way::Overtaken => return,

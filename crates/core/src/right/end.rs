@@ -69,8 +69,8 @@ impl HeldRight {
         Self { number, expiry, mono: asked.saturating_add(duration), duration }
     }
 
-    /// The wall-clock time until which the holder relies on it, and by which a transaction that rests on it must be
-    /// prepared.
+    /// The wall-clock time until which the holder relies on it where nobody else judges that. Each participant of a transaction that rests on
+    /// it judges its end by the error of its own clock.
     pub fn relied_until(&self, epsilon: u64) -> i64 {
         self.expiry.saturating_sub_unsigned(epsilon)
     }
@@ -84,5 +84,20 @@ impl HeldRight {
     pub fn left(&self, now: Now, epsilon: u64) -> u64 {
         let wall = u64::try_from(self.relied_until(epsilon).saturating_sub(now.wall)).unwrap_or(0);
         wall.min(self.mono.saturating_sub(now.mono))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holder_stops_before_the_end_by_what_its_clock_may_be_slow() {
+        let right = HeldRight { number: WarrantyNumber::default(), expiry: 1_000, mono: 1_000, duration: 900 };
+        let at = |wall, mono| Now { wall, mono };
+        assert!(right.is_live(at(989, 999), 10) && right.left(at(989, 0), 10) == 1);
+        assert!(!right.is_live(at(990, 0), 10), "relied upon while it may be over");
+        assert_eq!(right.left(at(990, 0), 10), 0, "relied upon while it may be over");
+        assert!(!right.is_live(at(0, 1_000), 10), "one of two clocks says that it is over");
     }
 }

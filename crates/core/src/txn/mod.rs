@@ -205,10 +205,10 @@ impl Txns {
 
     /// A right on which a transaction under way rests; true if the deadline of the transaction is the end of that
     /// right.
-    pub fn rests_on(&self, id: OperationId, epsilon: u64) -> Option<(&ObjectKey, bool)> {
+    pub fn rests_on(&self, id: OperationId) -> Option<(&ObjectKey, bool)> {
         let (rests, deadline) = self.coordinator.rests_of(id)?;
         let held = |key: &&ObjectKey| self.reader.cache.held(key);
-        let first = rests.iter().find(|key| held(key).is_some_and(|held| held.relied_until(epsilon) == deadline));
+        let first = rests.iter().find(|key| held(key).is_some_and(|held| held.expiry == deadline));
         first.map(|key| (key, true)).or_else(|| Some((rests.first()?, false)))
     }
 
@@ -356,8 +356,8 @@ impl Txns {
         });
         let released = released.collect();
 
-        // The deadline is no later than the end of any right that it rests on, less ε: participants refuse from then
-        // on, so at the instant when the last one prepares, each of those rights still holds.
+        // The deadline is no later than the end of any right that it rests on: participants refuse from when it may be past, so at
+        // the instant when the last one prepares, each of those rights still holds.
         let deadline = turn.here.now.wall.saturating_add_unsigned(timeout.min(LONGEST)).min(until);
         let rests: Vec<ObjectKey> = rests.into_iter().map(|proof| proof.key).collect();
         self.reader.pin(&turn.here, id, &rests, deadline);

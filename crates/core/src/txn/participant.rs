@@ -1061,8 +1061,8 @@ fn part_read(issuer: &mut crate::warranty::Issuer, here: &Here, part: &Part) {
     part.reads.iter().for_each(|(name, _)| issuer.note_reads(here.now, name, 1));
 }
 
-/// True if a deadline may be past. The coordinator set it earlier by the error of its own clock than the first of the rights ends on which its
-/// transaction rests; by how much this site's clock may be slow it cannot know. Each site has an ε of its own.
+/// True if a deadline may be past, which is the first end of the rights on which the transaction rests. By how much this site's clock may be
+/// slow no other one knows: each has an ε of its own.
 fn is_late(here: &Here, deadline: i64) -> bool {
     deadline <= here.now.wall.saturating_add_unsigned(here.config.epsilon)
 }

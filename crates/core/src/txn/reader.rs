@@ -565,7 +565,7 @@ impl Reader {
             match right.filter(|right| !is_written && right.left(here.now, here.config.epsilon) > needed) {
                 Some(right) => {
                     let relied_until = right.relied_until(here.config.epsilon);
-                    *until = (*until).min(relied_until);
+                    *until = (*until).min(right.expiry);
                     rests.push(Proof { key, until: relied_until });
                 }
                 None => kept.push((key.name, number)),
