@@ -156,12 +156,13 @@ impl Simulation {
     }
 
     fn send_for_caller(&mut self, world: &mut World, wire: usize, stream: u64, through: usize, request: Request) {
+        // To its client a batch has left, whatever becomes of it: the operations have ids by now.
+        if let Request::Batch(batch) = &request {
+            self.note_batch(world, wire, through, batch);
+        }
         // A wire that broke in this turn sends nothing more.
         if self.callers.desk.through(wire, stream).is_none() {
             return;
-        }
-        if let Request::Batch(batch) = &request {
-            self.note_batch(world, wire, through, batch);
         }
         if self.phase == Phase::Faults {
             let now = world.now();

@@ -92,6 +92,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn issuer_is_bound_beyond_the_end_by_what_its_clocks_may_be_fast() {
+        let at = |wall, mono| Now { wall, mono };
+        let end = End::new(at(100, 50), Offer { number: WarrantyNumber::default(), expiry: 1_000, duration: 900 }, 10);
+        assert!(!end.is_over(at(1_010, 10_000)), "over while a holder may rely on it");
+        assert!(!end.is_over(at(10_000, 970)), "over while a holder may rely on it");
+        assert!(end.is_over(at(1_011, 971)));
+        assert_eq!(end.over_at(at(1_000, 900)), 971, "its monotonic clock has longer to go");
+    }
+
+    #[test]
     fn holder_stops_before_the_end_by_what_its_clock_may_be_slow() {
         let right = HeldRight { number: WarrantyNumber::default(), expiry: 1_000, mono: 1_000, duration: 900 };
         let at = |wall, mono| Now { wall, mono };
