@@ -565,10 +565,8 @@ fn metric(
         "sum" => {
             let parts = all(list()?)?;
             let here: BTreeSet<String> = regions(&parts);
-            if !here.is_empty() {
-                if !groups.contains(&here) {
-                    groups.push(here.clone());
-                }
+            if !here.is_empty() && !groups.contains(&here) {
+                groups.push(here.clone());
             }
             Ok((Metric::sum(parts.into_iter().map(|(metric, _)| metric)), here))
         }
