@@ -922,3 +922,24 @@ pub struct Status {
     /// True if an operator has drained it: it gives its tokens away, takes releases, and grants nothing.
     pub drained: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::NAMED_BYTES;
+    use crate::object::Cause;
+
+    #[test]
+    fn names_of_calls_are_told_as_far_as_a_response_has_room_for_them() {
+        let call = ObjectKey::new(0, "x".repeat(984));
+        let abort = Abort { calls: vec![call; NAMED_BYTES / 1024], ..Abort::of(Cause::Depended) };
+        let named = Outcome::Aborted(Box::new(abort));
+        let outcomes = [named.clone(), Outcome::Deleted, named.clone(), named];
+        let mut answers: Vec<Answer> =
+            (1..).zip(outcomes).map(|(sequence, outcome)| Answer { sequence, outcome }).collect();
+        Answer::limit_names(&mut answers, 2 * NAMED_BYTES);
+        let bytes: Vec<usize> = answers.iter().map(Answer::named_bytes).collect();
+        assert_eq!(bytes, [NAMED_BYTES, 0, NAMED_BYTES, 0], "more than a message holds");
+        assert!(matches!(&answers[3].outcome, Outcome::Aborted(abort) if abort.cause == Cause::Depended));
+    }
+}

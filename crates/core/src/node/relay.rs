@@ -211,3 +211,42 @@ impl Awaited {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Batch, Operation, Submission};
+    use crate::id::Incarnation;
+
+    fn answer(sequence: u64) -> Response {
+        let answers = vec![Answer { sequence, outcome: Outcome::Deleted }];
+        Response::Batch { session: SessionId(1), answers }
+    }
+
+    /// Its client names the longest time that there is, and an operation twice: that is answered once.
+    #[test]
+    fn request_that_was_passed_on_is_forgotten_with_its_last_answer_and_at_the_latest_after_a_day() {
+        let now = Now { wall: 0, mono: SECOND };
+        let operation = |sequence| {
+            let operation = Operation::Delete { quota: "gpus".into() };
+            Submission { sequence, timeout: u64::MAX, operation }
+        };
+        let (site, incarnation, session) = (SiteId::new(1, 0), Incarnation(1), SessionId(1));
+        let operations = [7, 7, 8].map(operation).to_vec();
+        let request = Request::Batch(Batch { site, incarnation, session, low: 1, operations });
+        let mut relays = Relays::starting(0);
+        let token = relays.begin(now, ClientId(5), &request).expect("there is room");
+        let client = relays.serve(now, site, 9, &request).expect("there is room");
+        for sequence in [7, 8] {
+            assert_eq!(relays.origin(client, &answer(sequence)), Some((site, 9)));
+            assert_eq!(relays.finish(token, &answer(sequence)), Some(ClientId(5)));
+        }
+        assert_eq!(relays.deadline(), None, "kept although all is answered");
+
+        relays.begin(now, ClientId(5), &request).expect("there is room");
+        relays.serve(now, site, 9, &request).expect("there is room");
+        let later = Now { wall: 0, mono: now.mono + LONGEST + PATIENCE };
+        assert_eq!(relays.tick(later).len(), 1, "its client is answered");
+        assert_eq!(relays.deadline(), None, "kept for ever");
+    }
+}
