@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A *frame* is one batch: length (4 bytes, its top bit set in the frame that opens a group), checksum (4), seq (8), the
-//! batch's bytes, zeros up to a multiple of 8. All integers are little-endian. The checksum covers the number of the
-//! segment, the length, the seq and the bytes, so that a frame left over from an earlier use of the file never passes
-//! for a frame of this one.
+//! batch's bytes, zeros up to a multiple of 8. All integers are little-endian. The checksum covers the segment's mark, the length, the seq and the bytes. The mark is
+//! drawn for each use of a file and stands in its header: a frame left over from an earlier use never passes for one of this, nor
+//! does a value of a client that is made of the bytes of frames. (In files of the first format it is the segment's number.)
 //!
 //! A *group* starts at a block border and is padded with zeros to one. No block is written twice, so a sync that fails or a
 //! power cut can spoil only what was never acknowledged. The blocks of a torn group reach the disk in any order; that is
@@ -55,7 +55,7 @@ pub(crate) struct Frame {
 }
 
 /// Appends a frame to a group that is being built; the first frame of a group opens it.
-pub(crate) fn write_frame(group: &mut Aligned, segment: u64, seq: Seq, bytes: &[u8]) {
+pub(crate) fn write_frame(group: &mut Aligned, mark: u64, seq: Seq, bytes: &[u8]) {
     let mut length = u32::try_from(bytes.len()).expect("a batch fits in a segment, which is below 2 GiB");
     debug_assert!(length & OPENS == 0, "a batch fits in a segment, which leaves the top bit of its length free");
 
@@ -66,14 +66,14 @@ pub(crate) fn write_frame(group: &mut Aligned, segment: u64, seq: Seq, bytes: &[
     }
 
     group.extend(&length.to_le_bytes());
-    group.extend(&checksum(segment, length, seq, bytes).to_le_bytes());
+    group.extend(&checksum(mark, length, seq, bytes).to_le_bytes());
     group.extend(&seq.to_le_bytes());
     group.extend(bytes);
     group.pad(8);
 }
 
-/// Reads the frame at `at` of a segment's bytes, if a valid one of this segment, not older than `oldest`, is there.
-pub(crate) fn read_frame(bytes: &[u8], at: usize, segment: u64, oldest: Seq) -> Option<Frame> {
+/// Reads the frame at `at` of a segment's bytes, if a valid one with this mark, not older than `oldest`, is there.
+pub(crate) fn read_frame(bytes: &[u8], at: usize, mark: u64, oldest: Seq) -> Option<Frame> {
     let header = bytes.get(at..at + HEADER)?;
     let length = u32_at(header, 0);
     let seq = u64::from_le_bytes(header[8..16].try_into().expect("eight bytes"));
@@ -83,11 +83,11 @@ pub(crate) fn read_frame(bytes: &[u8], at: usize, segment: u64, oldest: Seq) -> 
         return None;
     }
 
-    // The checksum covers the segment's number, so an old frame never passes for one of this segment, whatever its number;
+    // The checksum covers the segment's mark, so an old frame never passes for one of this segment, whatever its number;
     // and it covers length and batch, so a frame of which a block is missing does not pass either.
     let end = at + HEADER + (length & !OPENS) as usize;
     let batch = bytes.get(at + HEADER..end)?;
-    if u32_at(header, 4) != checksum(segment, length, seq, batch) {
+    if u32_at(header, 4) != checksum(mark, length, seq, batch) {
         return None;
     }
     Some(Frame { opens: length & OPENS != 0, seq, batch: at + HEADER..end, next: end.next_multiple_of(8) })
@@ -102,7 +102,7 @@ pub(crate) fn end_of_frame(bytes: &[u8], at: usize, seq: Seq) -> Option<usize> {
 /// True if the frame numbered `seq` was written at `at`, and cannot be read: its write was cut short, or the disk has changed
 /// it since. One part of the frame may be wrong: the number, or anything else. To be asked only where [`read_frame`] has found
 /// no frame with this number.
-pub(crate) fn is_spoilt_frame(bytes: &[u8], at: usize, segment: u64, seq: Seq) -> bool {
+pub(crate) fn is_spoilt_frame(bytes: &[u8], at: usize, mark: u64, seq: Seq) -> bool {
     // The number is the one that is due here, and frames of an earlier use of the file have lower ones: the rest is wrong.
     let Some(header) = bytes.get(at..at + HEADER) else { return false };
     if header[8..16] == seq.to_le_bytes() {
@@ -112,7 +112,7 @@ pub(crate) fn is_spoilt_frame(bytes: &[u8], at: usize, segment: u64, seq: Seq) -
     // The checksum is right for the number that is due: only the number itself has changed.
     let length = u32_at(header, 0);
     let batch = bytes.get(at + HEADER..at + HEADER + (length & !OPENS) as usize);
-    batch.is_some_and(|batch| u32_at(header, 4) == checksum(segment, length, seq, batch))
+    batch.is_some_and(|batch| u32_at(header, 4) == checksum(mark, length, seq, batch))
 }
 
 /// The place to look for the next frame when the one before ended at `at`: `at` itself, or, if padding starts there, the next
@@ -126,9 +126,9 @@ pub(crate) fn skip_padding(bytes: &[u8], at: usize) -> usize {
     if header[..padding].iter().all(|byte| *byte == 0) { border } else { at }
 }
 
-fn checksum(segment: u64, length: u32, seq: Seq, bytes: &[u8]) -> u32 {
+fn checksum(mark: u64, length: u32, seq: Seq, bytes: &[u8]) -> u32 {
     let mut prefix = [0; 20];
-    prefix[..8].copy_from_slice(&segment.to_le_bytes());
+    prefix[..8].copy_from_slice(&mark.to_le_bytes());
     prefix[8..12].copy_from_slice(&length.to_le_bytes());
     prefix[12..].copy_from_slice(&seq.to_le_bytes());
     let mut hasher = Hasher::new();

@@ -2,10 +2,11 @@
 //!
 //! A segment is written full of zeros before it is needed, so that a group written into it changes no metadata: the
 //! disk cannot be full for it, and its sync is one write to the device. When all of it is in the table, the file is
-//! given a new number and used again; its old frames do not pass for new ones, since their checksum covers the number.
+//! given a new number and used again; its old frames do not pass for new ones, since their checksum covers a mark that is drawn anew.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -19,9 +20,11 @@ use crate::role::Role;
 const MAGIC: &[u8; 8] = b"SLKSEGM\n";
 
 /// The format of segments that this version writes.
-const FORMAT: u32 = 1;
-/// Bytes of the header: magic (8), format (4), number (8), length of the file (8), checksum (4).
-const HEADER: usize = 32;
+const FORMAT: u32 = 2;
+/// Bytes of the header: magic (8), format (4), number (8), length of the file (8), mark (8), checksum (4).
+const HEADER: usize = 40;
+/// Bytes of the header of the first format, which had no mark.
+const FIRST_HEADER: usize = 32;
 
 /// The name of a file that is being made. It holds no batch, and is removed at the next opening.
 const HALF_MADE: &str = "new.tmp";
@@ -98,8 +101,10 @@ pub(crate) fn file_name(number: u64) -> String {
 /// A segment that is ready to be written, or being written.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// Its number, which its file's name, its header and the checksum of each frame hold. No two segments ever have the same.
+    /// Its number, which its file's name and its header hold. No two segments ever have the same.
     pub(crate) number: u64,
+    /// Its mark, which its header and the checksum of each frame hold. Nobody can know it who does not read the file.
+    mark: u64,
     disk: Disk,
     /// The end of the last group, in bytes from the start of the file: a block border, never beyond `length`.
     end: u64,
@@ -143,6 +148,11 @@ impl Segment {
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Self::name(place, disk, number)
+    }
+
+    /// The mark that the checksums of its frames cover.
+    pub(crate) fn mark(&self) -> u64 {
+        self.mark
     }
 
     /// Bytes that can still be written.
@@ -205,7 +215,8 @@ impl Segment {
         // The header first: a file with a segment's name and another header is taken for a damaged one.
         let mut header = Aligned::with_capacity(BLOCK);
         let length = disk.len()?;
-        header.extend(&header_bytes(number, length));
+        let mark = RandomState::new().hash_one(number);
+        header.extend(&header_bytes(number, length, mark));
         header.pad(BLOCK);
         if let Err(error) = disk.write_durably(0, header.as_slice()) {
             if error.kind() != io::ErrorKind::InvalidInput || !disk.is_direct() {
@@ -225,7 +236,7 @@ impl Segment {
         directory.sync_all()?;
         disk.moved_to(path);
         assert!(length > BLOCK as u64, "a segment has room for batches behind its header");
-        Ok(Self { number, disk, end: BLOCK as u64, length })
+        Ok(Self { number, mark, disk, end: BLOCK as u64, length })
     }
 }
 
@@ -274,7 +285,8 @@ pub(crate) struct Rest {
 pub(crate) struct Run {
     disk: Disk,
     path: PathBuf,
-    number: u64,
+    /// The mark of the segment.
+    mark: u64,
     /// The place where the batch after `last` is looked for, in bytes from the start of the file; never before the first block's
     /// end, which is the header's.
     at: u64,
@@ -309,8 +321,8 @@ impl Run {
         };
         let mut header = vec![0; length.min(HEADER as u64) as usize];
         disk.read(0, &mut header).map_err(io(path))?;
-        check_header(&header, number, length, path)?;
-        Ok(Self { disk, path: path.to_path_buf(), number, at: at.max(BLOCK as u64), last, end })
+        let mark = check_header(&header, number, length, path)?;
+        Ok(Self { disk, path: path.to_path_buf(), mark, at: at.max(BLOCK as u64), last, end })
     }
 
     /// The last batch that was read, or the one before the run.
@@ -357,8 +369,8 @@ impl Run {
     pub(crate) fn rest(&self) -> Result<Rest, OpenError> {
         let (start, bytes) = self.read(self.end)?;
         let (at, next) = ((self.at - start) as usize, self.last + 1);
-        let later = later_group(&bytes, at, self.number, next).map(|later| start + later);
-        Ok(Rest { later, is_torn: is_spoilt_frame(&bytes, at, self.number, next) })
+        let later = later_group(&bytes, at, self.mark, next).map(|later| start + later);
+        Ok(Rest { later, is_torn: is_spoilt_frame(&bytes, at, self.mark, next) })
     }
 
     /// Reads about `length` bytes from the block on in which the next batch is looked for. Returns the place of that block too.
@@ -375,7 +387,7 @@ impl Run {
         let mut filled = 0;
         loop {
             let at = skip_padding(bytes, (self.at - start) as usize);
-            let Some(frame) = read_frame(bytes, at, self.number, self.last + 1) else { return filled };
+            let Some(frame) = read_frame(bytes, at, self.mark, self.last + 1) else { return filled };
 
             // A gap in the numbers, or a group in the middle of a block, was never written here. To skip either would hand out
             // batches that are not a prefix of those appended.
@@ -399,45 +411,52 @@ fn io(path: &Path) -> impl Fn(io::Error) -> OpenError + '_ {
 }
 
 /// The first block border from `at` on where a group of this segment begins that is not older than `oldest`.
-fn later_group(bytes: &[u8], at: usize, number: u64, oldest: Seq) -> Option<u64> {
+fn later_group(bytes: &[u8], at: usize, mark: u64, oldest: Seq) -> Option<u64> {
     (at.next_multiple_of(BLOCK)..bytes.len())
         .step_by(BLOCK)
-        .find(|border| read_frame(bytes, *border, number, oldest).is_some_and(|frame| frame.opens))
+        .find(|border| read_frame(bytes, *border, mark, oldest).is_some_and(|frame| frame.opens))
         .map(|border| border as u64)
 }
 
-fn header_bytes(number: u64, length: u64) -> [u8; HEADER] {
+fn header_bytes(number: u64, length: u64, mark: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(MAGIC);
     header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
     header[12..20].copy_from_slice(&number.to_le_bytes());
     header[20..28].copy_from_slice(&length.to_le_bytes());
-    let checksum = crc32fast::hash(&header[..28]);
-    header[28..].copy_from_slice(&checksum.to_le_bytes());
+    header[28..36].copy_from_slice(&mark.to_le_bytes());
+    let checksum = crc32fast::hash(&header[..36]);
+    header[36..].copy_from_slice(&checksum.to_le_bytes());
     header
 }
 
-fn check_header(bytes: &[u8], number: u64, length: u64, path: &Path) -> Result<(), OpenError> {
+/// The mark in a header, if it is that of the segment of this number and length.
+fn check_header(bytes: &[u8], number: u64, length: u64, path: &Path) -> Result<u64, OpenError> {
     let damaged = |what| OpenError::Damaged { path: path.to_path_buf(), at: 0, what };
-    let header = bytes.get(..HEADER).ok_or(damaged("the file is shorter than a header"))?;
-    if header[..8] != *MAGIC || u32_at(header, 28) != crc32fast::hash(&header[..28]) {
+    let start = bytes.get(..FIRST_HEADER).ok_or(damaged("the file is shorter than a header"))?;
+
+    // Before anything else is compared: a later format may lay out the rest in another way.
+    let format = u32_at(start, 8);
+    let is_first = format <= 1;
+    let header = bytes.get(..if is_first { FIRST_HEADER } else { HEADER });
+    let header = header.ok_or(damaged("the file is shorter than a header"))?;
+    let (content, checksum) = header.split_at(header.len() - 4);
+    let is_whole = start[..8] == *MAGIC && checksum == crc32fast::hash(content).to_le_bytes();
+    if start[..8] == *MAGIC && format > FORMAT {
+        return Err(OpenError::NewerFormat { path: path.to_path_buf(), found: format, known: FORMAT });
+    }
+    if !is_whole || format == 0 {
         return Err(damaged("the header is not one of a segment"));
     }
 
-    // Before anything else is compared: a later format may lay out the rest in another way.
-    let format = u32_at(header, 8);
-    if format > FORMAT {
-        return Err(OpenError::NewerFormat { path: path.to_path_buf(), found: format, known: FORMAT });
-    }
-
-    if header[..20] != header_bytes(number, length)[..20] {
+    if start[12..20] != number.to_le_bytes() {
         return Err(damaged("the header has another number than the file's name"));
     }
     // Batches that were cut off with the end of the file would pass for ones that were never written.
-    if header != header_bytes(number, length) {
+    if start[20..28] != length.to_le_bytes() {
         return Err(damaged("the file has another length than it was made with"));
     }
-    Ok(())
+    Ok(if is_first { number } else { u64::from_le_bytes(header[28..36].try_into().expect("eight bytes")) })
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl LogWriter for Writer {
             let mut written = Vec::with_capacity(group.batches.len());
             for index in group.batches.clone() {
                 let (seq, batch) = (first + index as u64, Arc::clone(&batches[index]));
-                write_frame(&mut self.group, self.active.number, seq, batch.as_bytes());
+                write_frame(&mut self.group, self.active.mark(), seq, batch.as_bytes());
                 let end = self.active.end() + self.group.as_slice().len() as u64;
                 written.push(Kept { seq, batch, end });
             }

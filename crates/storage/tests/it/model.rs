@@ -69,7 +69,7 @@ fn tear_end(scratch: &Scratch, random: &mut Random) -> bool {
     for path in segments(&scratch.site()).iter().rev() {
         let mut bytes = std::fs::read(path).unwrap();
         let blocks: Vec<usize> =
-            (1..bytes.len() / 4096).filter(|block| opens(&bytes[block * 4096..], number(path))).collect();
+            (1..bytes.len() / 4096).filter(|block| opens(&bytes[block * 4096..], mark(&bytes))).collect();
         let Some(block) = blocks.last() else { continue };
         let from = block * 4096 + random.below(4096) as usize;
         bytes[from..].fill(0);
@@ -79,11 +79,16 @@ fn tear_end(scratch: &Scratch, random: &mut Random) -> bool {
     false
 }
 
-/// Whether a group of segment `number` starts here.
-fn opens(bytes: &[u8], number: u64) -> bool {
+/// The mark of a segment, which its header holds.
+fn mark(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes[28..36].try_into().unwrap())
+}
+
+/// Whether a group of the segment with this mark starts here.
+fn opens(bytes: &[u8], mark: u64) -> bool {
     let length = u32::from_le_bytes(bytes[..4].try_into().unwrap());
     let Some(batch) = bytes.get(16..16 + (length & !(1 << 31)) as usize) else { return false };
-    let mut covered = number.to_le_bytes().to_vec();
+    let mut covered = mark.to_le_bytes().to_vec();
     covered.extend_from_slice(&bytes[..4]);
     covered.extend_from_slice(&bytes[8..16]);
     covered.extend_from_slice(batch);
@@ -114,8 +119,10 @@ fn old_frames_in_a_used_segment_are_never_read_as_new() {
     writer.append(3, &[other.into()]).unwrap();
     drop((writer, store));
     // The old groups 4 and 5 just after the new 3, as recycling could have left them there.
-    let path =
-        segments(&scratch.site()).into_iter().rfind(|path| opens(&std::fs::read(path).unwrap()[4096..], number(path)));
+    let path = segments(&scratch.site()).into_iter().rfind(|path| {
+        let bytes = std::fs::read(path).unwrap();
+        opens(&bytes[4096..], mark(&bytes))
+    });
     let path = path.unwrap();
     assert_ne!(number(&path), 1);
     let mut bytes = std::fs::read(&path).unwrap();
