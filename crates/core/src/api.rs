@@ -612,7 +612,7 @@ impl Answer {
         if let Outcome::Aborted(abort) = &self.outcome { abort.named_bytes() } else { 0 }
     }
 
-    /// Takes the names of calls out of it, as many answers as there are after those that have this many bytes of them together. No message
+    /// Leaves names of calls in answers as long as they fit into `room` bytes; an answer whose names do not fit loses all of its own. No message
     /// would hold a thousand refusals with all that each may name.
     pub fn limit_names(answers: &mut [Self], mut room: usize) {
         for Self { outcome, .. } in answers {

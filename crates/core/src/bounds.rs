@@ -41,9 +41,9 @@ pub const READ_BYTES: usize = 8 << 20;
 pub const READING_BYTES: usize = 4 << 20;
 
 /// The most bytes of names of calls that one refusal carries, what stands beside each included: 140 names of 80 bytes. They go with the first
-/// answer alone and are not kept: who misses it and asks again tries once more, and is told the names then.
+/// answer alone and are not kept: who misses it commits once more, under another id, and is told them then.
 pub const NAMED_BYTES: usize = 16 * 1024;
-/// The most bytes of such names in one response to a batch; the other refusals in it name none.
+/// The most bytes of such names in one response to a batch; the other refusals in it name none, and their clients commit once more.
 pub const RESPONSE_NAMED_BYTES: usize = 16 * NAMED_BYTES;
 
 /// The most things that are due that one room of transactions does in a call; the next call comes at once.

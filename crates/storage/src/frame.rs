@@ -9,9 +9,10 @@
 //! ```
 //!
 //! A *frame* is one batch: length (4 bytes, its top bit set in the frame that opens a group), checksum (4), seq (8), the
-//! batch's bytes, zeros up to a multiple of 8. All integers are little-endian. The checksum covers the segment's mark, the length, the seq and the bytes. The mark is
-//! drawn for each use of a file and stands in its header: a frame left over from an earlier use never passes for one of this, nor
-//! does a value of a client that is made of the bytes of frames. (In files of the first format it is the segment's number.)
+//! batch's bytes, zeros up to a multiple of 8. All integers are little-endian. The checksum covers the segment's mark, the
+//! length, the seq and the bytes. The mark is drawn for each use of a file and stands in its header: a frame left over from an
+//! earlier use does not pass for one of this, nor does a value of a client that is made of the bytes of frames. (In files of
+//! the first format it is the segment's number.)
 //!
 //! A *group* starts at a block border and is padded with zeros to one. No block is written twice, so a sync that fails or a
 //! power cut can spoil only what was never acknowledged. The blocks of a torn group reach the disk in any order; that is
@@ -83,7 +84,7 @@ pub(crate) fn read_frame(bytes: &[u8], at: usize, mark: u64, oldest: Seq) -> Opt
         return None;
     }
 
-    // The checksum covers the segment's mark, so an old frame never passes for one of this segment, whatever its number;
+    // The checksum covers the segment's mark, so an old frame does not pass for one of this segment, whatever its number;
     // and it covers length and batch, so a frame of which a block is missing does not pass either.
     let end = at + HEADER + (length & !OPENS) as usize;
     let batch = bytes.get(at + HEADER..end)?;

@@ -21,8 +21,9 @@ const MAGIC: &[u8; 8] = b"SLKSEGM\n";
 
 /// The format of segments that this version writes.
 const FORMAT: u32 = 2;
-/// Bytes of the header: magic (8), format (4), number (8), length of the file (8), mark (8), checksum (4).
-const HEADER: usize = 40;
+/// Bytes of the header: magic (8), format (4), number (8), length of the file (8), checksum of these (4), mark (8), checksum of the mark (4).
+/// In any format the first checksum is at its place, so that an earlier version finds a newer format, and no damage.
+const HEADER: usize = 44;
 /// Bytes of the header of the first format, which had no mark.
 const FIRST_HEADER: usize = 32;
 
@@ -424,44 +425,67 @@ fn header_bytes(number: u64, length: u64, mark: u64) -> [u8; HEADER] {
     header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
     header[12..20].copy_from_slice(&number.to_le_bytes());
     header[20..28].copy_from_slice(&length.to_le_bytes());
-    header[28..36].copy_from_slice(&mark.to_le_bytes());
-    let checksum = crc32fast::hash(&header[..36]);
-    header[36..].copy_from_slice(&checksum.to_le_bytes());
+    let checksum = crc32fast::hash(&header[..28]);
+    header[28..32].copy_from_slice(&checksum.to_le_bytes());
+    header[32..40].copy_from_slice(&mark.to_le_bytes());
+    let checksum = crc32fast::hash(&mark.to_le_bytes());
+    header[40..].copy_from_slice(&checksum.to_le_bytes());
     header
 }
 
 /// The mark in a header, if it is that of the segment of this number and length.
 fn check_header(bytes: &[u8], number: u64, length: u64, path: &Path) -> Result<u64, OpenError> {
     let damaged = |what| OpenError::Damaged { path: path.to_path_buf(), at: 0, what };
-    let start = bytes.get(..FIRST_HEADER).ok_or(damaged("the file is shorter than a header"))?;
-
-    // Before anything else is compared: a later format may lay out the rest in another way.
-    let format = u32_at(start, 8);
-    let is_first = format <= 1;
-    let header = bytes.get(..if is_first { FIRST_HEADER } else { HEADER });
-    let header = header.ok_or(damaged("the file is shorter than a header"))?;
-    let (content, checksum) = header.split_at(header.len() - 4);
-    let is_whole = start[..8] == *MAGIC && checksum == crc32fast::hash(content).to_le_bytes();
-    if start[..8] == *MAGIC && format > FORMAT {
-        return Err(OpenError::NewerFormat { path: path.to_path_buf(), found: format, known: FORMAT });
-    }
-    if !is_whole || format == 0 {
+    let first = bytes.get(..FIRST_HEADER).ok_or(damaged("the file is shorter than a header"))?;
+    if first[..8] != *MAGIC || u32_at(first, 28) != crc32fast::hash(&first[..28]) {
         return Err(damaged("the header is not one of a segment"));
     }
 
-    if start[12..20] != number.to_le_bytes() {
+    // Before anything else is compared: a later format may lay out the rest in another way.
+    let format = u32_at(first, 8);
+    if format > FORMAT {
+        return Err(OpenError::NewerFormat { path: path.to_path_buf(), found: format, known: FORMAT });
+    }
+
+    if first[12..20] != number.to_le_bytes() {
         return Err(damaged("the header has another number than the file's name"));
     }
     // Batches that were cut off with the end of the file would pass for ones that were never written.
-    if start[20..28] != length.to_le_bytes() {
+    if first[20..28] != length.to_le_bytes() {
         return Err(damaged("the file has another length than it was made with"));
     }
-    Ok(if is_first { number } else { u64::from_le_bytes(header[28..36].try_into().expect("eight bytes")) })
+    if format == 1 {
+        return Ok(number);
+    }
+    let rest = bytes.get(FIRST_HEADER..HEADER).filter(|rest| u32_at(rest, 8) == crc32fast::hash(&rest[..8]));
+    let rest = rest.ok_or(damaged("the mark in the header has a wrong checksum"))?;
+    Ok(u64::from_le_bytes(rest[..8].try_into().expect("eight bytes")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first format was just this: its program finds a newer format in the header of this one, and no damage.
+    #[test]
+    fn program_of_the_first_format_knows_a_header_of_this_one_for_a_newer_format() {
+        let header = header_bytes(7, 1 << 16, 0x0123_4567_89ab_cdef);
+        assert_eq!(u32_at(&header, 28), crc32fast::hash(&header[..28]));
+        assert!(header[..8] == *MAGIC && u32_at(&header, 8) > 1);
+        assert_eq!(check_header(&header, 7, 1 << 16, Path::new("x")).ok(), Some(0x0123_4567_89ab_cdef));
+        let mut newer = header;
+        newer[8] = 3;
+        let checksum = crc32fast::hash(&newer[..28]);
+        newer[28..32].copy_from_slice(&checksum.to_le_bytes());
+        let error = check_header(&newer, 7, 1 << 16, Path::new("x")).expect_err("newer");
+        assert!(matches!(error, OpenError::NewerFormat { found: 3, known: 2, .. }));
+        for byte in 0..HEADER {
+            let mut spoilt = header;
+            spoilt[byte] ^= 1;
+            let error = check_header(&spoilt, 7, 1 << 16, Path::new("x")).expect_err("spoilt");
+            assert!(matches!(error, OpenError::Damaged { at: 0, .. }), "byte {byte}");
+        }
+    }
 
     #[test]
     fn segment_is_recycled_after_any_failure_and_never_made_of_nothing() -> io::Result<()> {

@@ -858,6 +858,11 @@ impl Tree {
                 // One that is deleted meanwhile is left out, but not the one that was asked for.
                 let shown = match shown {
                     Err(ReadError::Refused(Reason::UnknownQuota)) if depth > 0 => continue,
+                    // Nobody who answered knows it any more, and who did not may.
+                    Err(ReadError::Refused(Reason::Unreachable { missing: sites })) if depth > 0 => {
+                        missing.extend(sites);
+                        continue;
+                    }
                     shown => shown?,
                 };
                 missing.extend(shown.missing);

@@ -509,7 +509,7 @@ impl Part {
     }
 
     /// Its change of this name. Its writes must be in order.
-    fn write_of(&self, name: &str) -> Option<&Change> {
+    pub(crate) fn write_of(&self, name: &str) -> Option<&Change> {
         let at = self.writes.binary_search_by(|(other, _)| other.as_str().cmp(name)).ok()?;
         Some(&self.writes[at].1)
     }

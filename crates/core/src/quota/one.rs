@@ -184,6 +184,8 @@ pub(super) struct PeerShare {
     pub(super) heard_at: u64,
     /// The incarnation of it that did.
     pub(super) said_by: Incarnation,
+    /// True if something was given to it since the quota was at rest, or is told again since a start. Else all had arrived.
+    pub(super) is_owed: bool,
     /// What this site last told it.
     pub(super) told: Told,
     /// What it last said of its backlog, in a quota that refills.

@@ -233,6 +233,7 @@ impl Quotas {
         let activity = self.activity(&turn.here, at);
         activity.tick_at = activity.tick_at.min(turn.here.now.mono + RELAXED_TICK);
         activity.peers[peer].told.repeats = 0;
+        activity.peers[peer].is_owed = true;
         self.schedule(at);
         self.tell(turn, at, peer);
     }

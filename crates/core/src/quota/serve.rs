@@ -271,7 +271,7 @@ impl Quotas {
     }
 
     /// What is out beyond the limit may be back already, or the limit be another one, by a round that this site has missed, and at rest nobody
-    /// would tell. Who hears which instance is the newest here sends what came after it.
+    /// would tell. Who hears which instance is the newest here tells which is the newest there, and is asked for it then.
     fn ask_for_news(&mut self, turn: &mut Turn, at: usize) {
         let now = turn.here.now.mono;
         let activity = self.activity(&turn.here, at);

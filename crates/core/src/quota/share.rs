@@ -108,6 +108,7 @@ impl Quotas {
             applied: digest.applied,
             heard_at: turn.here.now.mono,
             said_by: incarnation,
+            is_owed: known.is_owed,
             told: known.told,
             backlog: known.backlog,
         };
@@ -271,6 +272,7 @@ impl Quotas {
         // that it has it.
         let now = turn.here.now.mono;
         let activity = self.activity(&turn.here, at);
+        activity.peers[peer].is_owed = true;
         activity.active_at = now;
         activity.tick_at = activity.tick_at.min(now + RELAXED_TICK);
         activity.peers[peer].told.repeats = 0;
@@ -437,6 +439,7 @@ impl Quotas {
                     // It is told again until its receiver says that it has it.
                     let activity = self.activity(&turn.here, at);
                     activity.tick_at = activity.tick_at.min(turn.here.now.mono + SECOND);
+                    activity.peers[peer].is_owed = true;
                     self.schedule(at);
                 }
                 self.tell(turn, at, peer);
@@ -514,10 +517,11 @@ impl Quota {
     }
 
     /// True if something that was given to a member, or backlog that was handed over, may not have arrived there. Of one at rest this site has
-    /// been told that all has.
+    /// been told that all has; how much that was it has not heard again, when one has just begun.
     pub(super) fn is_away(&self, here: &Here, peer: usize) -> bool {
-        let gifts = |activity: &Activity| self.under_way(here, peer, &activity.peers[peer]) > 0;
-        self.activity.as_ref().is_some_and(|activity| gifts(activity) || self.backlog_under_way(here, peer) > 0)
+        let share = self.activity.as_ref().map(|activity| &activity.peers[peer]);
+        let share = share.filter(|share| share.is_owed);
+        share.is_some_and(|share| self.under_way(here, peer, share) > 0 || self.backlog_under_way(here, peer) > 0)
     }
 
     /// True if what is given to the member at this position would be of use there: one that is new to the quota grants nothing.

@@ -254,8 +254,7 @@ impl Locks {
             };
 
             // The counter is kept here from the first add on: a part may be carried out by a message whose call names
-            // no rows.
-            // The number that was judged: what is known of the object's home may have changed since the first of the adds was prepared.
+            // no rows. And it is the number that was judged: what is known of the object's home may have changed since.
             let known = self.names.get(name).and_then(|lock| lock.present);
             let present = known.map_or_else(|| self.head(table, name), Ok);
             let present = present.expect("checked, or prepared by an earlier life");

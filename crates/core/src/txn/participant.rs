@@ -396,7 +396,9 @@ impl Participant {
         // transaction.
         match longest(self.waits(&turn.here, id)) {
             None => Some(self.vote(turn, table, calls, id)),
-            Some(_) if let Some(abort) = self.never_holds(table, calls, id) => Some(self.refuse_part(turn, id, abort)),
+            Some(_) if let Some(abort) = self.never_holds(turn, table, calls, id) => {
+                Some(self.refuse_part(turn, id, abort))
+            }
             Some(wait) if wait.expected > max_wait => {
                 // Its client will come again. Were rights not asked back for it, readers would renew them without end.
                 self.ask_back(turn, id);
@@ -421,9 +423,15 @@ impl Participant {
 
     /// The refusal of a part that waits for rights or slack and will be refused whatever comes: what it read has changed. Neither is asked
     /// of anybody for its sake; for slack, a treaty could be retracted for a write that never is.
-    fn never_holds(&self, table: &Table, calls: &Calls, id: OperationId) -> Option<Abort> {
-        let abort = self.locks.check(table, calls, self.entries[&id].part()?).err()?;
-        matches!(abort.cause, Cause::Changed | Cause::NotACounter).then_some(abort)
+    fn never_holds(&mut self, turn: &Turn, table: &Table, calls: &Calls, id: OperationId) -> Option<Abort> {
+        let Defence { part, rank, .. } = self.entries[&id].defence()?;
+        let abort = self.locks.check(table, calls, part).err()?;
+        if !matches!(abort.cause, Cause::Changed | Cause::NotACounter) {
+            return None;
+        }
+        let nonce = rank.nonce;
+        self.end_claim(turn.here.now.mono, nonce);
+        Some(abort)
     }
 
     /// The vote on a part that this site knows already.
@@ -476,16 +484,17 @@ impl Participant {
         }
 
         // What room there is left on a full disk is for what is under way. Other sites' transactions would use it up, by rows of their parts
-        // and of what these write, until this site hears of nothing any more. To ask what became of one refuses it, which is a short row.
-        if !turn.here.has_room && prepare.part.changes() && id.site != me {
-            turn.out.metrics.ignored += 1;
-            return ControlFlow::Break(None);
+        // and of what these write, until this site hears of nothing any more. That one is refused is a short row; were it not answered, its
+        // other parts would be locked until its deadline.
+        if !turn.here.has_room && id.site != me {
+            let abort = Abort { site: Some(me), ..Abort::of(Cause::NotReady) };
+            return ControlFlow::Break(Some(self.refuse_unseen(turn, id, (deadline, participants.clone()), abort)));
         }
 
         // A part past its deadline (`is_late`) is refused, here or below: rights that the transaction rests on may be over, so what was
         // read may have changed. It stays refused, even if the clock is set back. Where a majority's clocks take the deadline as past
         // too (`is_past`), the mark rises to it, and no row is needed.
-        let is_late = is_late(&turn.here, deadline);
+        let is_late = is_late(&turn.here, deadline, prepare.is_untimed);
         let is_past = turn.here.agreed().is_some_and(|agreed| deadline <= agreed);
         if is_late && is_past {
             self.raise_deadline(deadline);
@@ -594,7 +603,9 @@ impl Participant {
         // No later than the deadline, nor than the patience of its client: the part is refused then, and its block
         // ends.
         let patience = entry.defence().map_or(u64::MAX, |defence| defence.patience);
-        let deadline = u64::try_from(entry.deadline.saturating_sub(here.now.wall)).unwrap_or(0);
+        let margin = if entry.defence().is_some_and(|defence| defence.is_untimed) { 0 } else { here.config.epsilon };
+        let deadline = entry.deadline.saturating_sub(here.now.wall).saturating_sub_unsigned(margin);
+        let deadline = u64::try_from(deadline).unwrap_or(0);
         let again = here.now.mono + (2 * here.longest_round_trip()).max(ASK);
         let late = (here.now.mono + deadline + 1).min(patience.saturating_add(1));
         let over = over.unwrap_or(here.now.mono).min(again).min(late);
@@ -644,7 +655,7 @@ impl Participant {
         if is_doubted(&turn.here, prepare) {
             return refuse(Cause::ClocksDisagree);
         }
-        if is_late(&turn.here, *deadline) {
+        if is_late(&turn.here, *deadline, prepare.is_untimed) {
             return refuse(Cause::DeadlinePassed);
         }
 
@@ -746,7 +757,8 @@ impl Participant {
     fn look_at_defending(&mut self, turn: &mut Turn, table: &Table, calls: &mut Calls, id: OperationId) {
         let entry = &self.entries[&id];
         let Some(Defence { patience, is_untimed, .. }) = entry.defence() else { return };
-        let (is_late, patience, is_untimed) = (is_late(&turn.here, entry.deadline), *patience, *is_untimed);
+        let (patience, is_untimed) = (*patience, *is_untimed);
+        let is_late = is_late(&turn.here, entry.deadline, is_untimed);
         let is_in_view = entry.part().is_some_and(|part| is_in_view(table.view, part, turn.here.site.incarnation));
 
         let denied = self.denied(&turn.here, id);
@@ -777,6 +789,10 @@ impl Participant {
                 self.refuse_part(turn, id, abort)
             }
             None if !turn.here.agrees_with(id.site) => return self.look_at(id, turn.here.now.mono + ASK),
+            // What it read may have changed while it waited.
+            Some(_) if is_in_view && let Some(abort) = self.never_holds(turn, table, calls, id) => {
+                self.refuse_part(turn, id, abort)
+            }
             Some(_) => {
                 self.ask_back(turn, id);
                 self.look_when_over(&turn.here, id);
@@ -1061,10 +1077,11 @@ fn part_read(issuer: &mut crate::warranty::Issuer, here: &Here, part: &Part) {
     part.reads.iter().for_each(|(name, _)| issuer.note_reads(here.now, name, 1));
 }
 
-/// True if a deadline may be past, which is the first end of the rights on which the transaction rests. By how much this site's clock may be
-/// slow no other one knows: each has an ε of its own.
-fn is_late(here: &Here, deadline: i64) -> bool {
-    deadline <= here.now.wall.saturating_add_unsigned(here.config.epsilon)
+/// True if a deadline may be past: it is no later than the first end of the rights on which the transaction rests. By how much this site's
+/// clock may be slow no other one knows: each has an ε of its own. Where nothing rests on the time, the clock is taken as it is.
+fn is_late(here: &Here, deadline: i64, is_untimed: bool) -> bool {
+    let margin = if is_untimed { 0 } else { here.config.epsilon };
+    deadline <= here.now.wall.saturating_add_unsigned(margin)
 }
 
 /// True if a part rests on a time that this site cannot judge: no clock was compared with its own yet, or the coordinator's shows another time.

@@ -39,7 +39,7 @@ impl Stage {
 /// A transaction in which this site takes part. Sets of participants are bits, by their position in `participants`.
 #[derive(Clone, Debug)]
 pub(super) struct Participation {
-    /// The end of the time in which it may be prepared, in microseconds since 1970: at or after it, it is refused.
+    /// The end of the time in which it may be prepared, in microseconds since 1970. It is refused when that may be past.
     pub(super) deadline: i64,
     /// The participants, each in the incarnation that was asked; no more than [have bits](have_bits).
     pub(super) participants: Vec<(SiteId, Incarnation)>,

@@ -622,7 +622,8 @@ impl Reader {
 
     /// Pins the rights on which a transaction rests, until it is decided or its deadline is past by both clocks.
     pub(super) fn pin(&mut self, here: &Here, id: OperationId, rests: &[ObjectKey], deadline: i64) {
-        // Past the deadline by 2ε, no participant prepares it any more, whichever of their clocks is behind within ε.
+        // Participants refuse before the deadline, by the true time. This clock shows that it is past within 2ε: it may be slow, or fast now and
+        // be set right.
         let left = u64::try_from(deadline.saturating_sub(here.now.wall)).unwrap_or(0) + 2 * here.config.epsilon;
         let until = Now { wall: here.now.wall.saturating_add_unsigned(left), mono: here.now.mono.saturating_add(left) };
         rests.iter().for_each(|key| self.cache.pin(key, id, until));

@@ -312,6 +312,19 @@ impl Cluster {
         sequence
     }
 
+    /// Submits operations in one batch.
+    pub(crate) fn submit_all(&mut self, at: usize, operations: impl IntoIterator<Item = Operation>) {
+        let (site, incarnation, session) = self.session(at);
+        let mut next = || {
+            self.hosts[at].sequence += 1;
+            self.hosts[at].sequence
+        };
+        let operations = operations.into_iter();
+        let operations = operations.map(|operation| Submission { sequence: next(), timeout: 2_000_000, operation });
+        let operations = operations.collect();
+        self.request(at, 1, Request::Batch(Batch { site, incarnation, session, low: 1, operations }));
+    }
+
     /// The outcome of a submitted operation, if it is there.
     pub(crate) fn outcome(&mut self, at: usize, sequence: u64) -> Option<Outcome> {
         self.responses.iter().find_map(|(host, _, response)| match response {

@@ -806,4 +806,9 @@ fn site_does_not_vouch_to_one_that_leaves_before_what_it_gave_it_has_arrived() {
     cluster.run(5 * SECOND);
     assert!(vouches(&mut cluster, 1, 2, true), "all has arrived");
     assert_eq!(in_use(&mut cluster, 0), 45);
+
+    // It is used again there, and nothing was given since.
+    cluster.run(200 * SECOND);
+    cluster.submit(1, acquire(1));
+    assert!(vouches(&mut cluster, 1, 2, true), "all had arrived before it was at rest");
 }

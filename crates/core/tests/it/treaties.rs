@@ -688,6 +688,63 @@ fn slack_comes_ahead_of_need_while_the_last_group_of_homes_is_down() {
     }
 }
 
+/// Each of those that wait gives the counter the same value: all of them take no more than one.
+#[test]
+fn writes_that_put_a_value_take_no_more_than_one_of_them() {
+    let mut world = at_least_30();
+    let puts: Vec<u64> = (0..5)
+        .map(|_| {
+            let part = Part { writes: vec![("n".into(), Change::Put(Value::Counter(-20)))], ..Part::default() };
+            let home = Home { region: 0, incarnation: Incarnation(1), part };
+            let transaction = Transaction { homes: vec![home], max_wait: 2 * SECOND, ..Transaction::default() };
+            world.cluster.submit(0, Operation::Commit(Box::new(transaction)))
+        })
+        .collect();
+    world.run(3 * SECOND);
+    for put in puts {
+        assert_eq!(world.cluster.outcome(0, put), Some(Outcome::Committed { phases: 1 }));
+    }
+    assert!(world.valid_at(0).is_some(), "a treaty is retracted of which there is enough");
+}
+
+/// A making goes in the midst of a batch and comes again under its name with other clauses, while a write waits for one that it had before.
+#[test]
+fn making_that_comes_again_with_fewer_clauses_harms_nobody_who_waits() {
+    let of = |home| Metric::Counter(counter(home));
+    let sum = |number| Statement::AtLeast(Metric::Sum(vec![of(0), of(1)]), number);
+    let other = Statement::AtLeast(Metric::Sum(vec![Metric::Counter(ObjectKey::new(0, "m")), of(2)]), -30);
+    let mut world = World::calm(Some(Statement::All(vec![sum(30), other])));
+    world.make(0);
+    world.run(SECOND);
+    assert!(world.valid_at(0).is_some());
+    let waiting = write(&mut world, 0, &[], &[("m", -31)]);
+    assert_eq!(world.cluster.outcome(0, waiting), None, "it waits for slack of the second clause");
+
+    // Any client may name a making as it likes.
+    let homes = BTreeMap::from([(0, Incarnation(1))]);
+    let rests: Vec<_> = homes.clone().into_iter().collect();
+    let makes = |nonce: u64, least: i64| {
+        let statement = Statement::AtLeast(of(0), least);
+        let treaty = Treaty { nonce, is_valid: true, retracts: 0, statement, tree: Tree::Flat };
+        let notes = treaty.notes(&world.key, &homes, &|_| 30, &equally).expect("it is true").into_values().collect();
+        let put = Change::Put(treaty.to_value(&world.key, &rests));
+        Part { notes, writes: vec![(world.key.name.clone(), put)], ..Part::default() }
+    };
+    let adds = Part { writes: vec![("n".into(), Change::Add(-1))], ..Part::default() };
+    let batch = [makes(2, 0), makes(1, 30), adds].map(|part| {
+        let home = Home { region: 0, incarnation: Incarnation(1), part };
+        Operation::Commit(Box::new(Transaction { homes: vec![home], max_wait: SECOND, ..Transaction::default() }))
+    });
+    world.cluster.submit_all(0, batch);
+    for made in [1, 2] {
+        let outcome = world.cluster.outcome(0, waiting + made);
+        assert_eq!(outcome, Some(Outcome::Committed { phases: 1 }), "it goes, and comes again");
+    }
+    world.cluster.run(3 * SECOND);
+    assert!(world.is_up(0));
+    assert!(world.cluster.outcome(0, waiting).is_some());
+}
+
 /// The bytes are prepared when the treaty is made: it is not, since nothing could retract it when they are carried out.
 #[test]
 fn treaty_is_not_made_of_what_may_be_no_counter_soon() {

@@ -1122,19 +1122,22 @@ fn part_whose_deadline_may_be_past_by_the_clock_of_its_home_is_refused() {
     }
 }
 
-/// What room is left is for what is under way. It takes the part when there is room again.
+/// What room is left is for what is under way. It is refused at once, so that nothing is locked elsewhere for it, with a row that is short.
 #[test]
 fn part_of_another_site_is_not_taken_where_the_disk_is_full() {
     let mut cluster = Cluster::new(2);
     cluster.run(2 * SECOND);
     let deadline = cluster.time(0).wall + 5 * SECOND as i64;
-    for has_room in [false, true] {
+    for (sequence, has_room) in [(1, false), (2, true)] {
         cluster.hosts[0].node.as_mut().expect("runs").set_room(has_room);
         let part = Part { writes: vec![("x".into(), Change::Put(bytes("written")))], ..Part::default() };
-        let asked = prepare(asked_by(1), deadline, &[(Cluster::site(0), Incarnation(1))], part);
+        let id = OperationId { sequence, ..asked_by(1) };
+        let asked = prepare(id, deadline, &[(Cluster::site(0), Incarnation(1))], part);
+        let batches = cluster.hosts[0].rows.len();
         tell(&mut cluster, 1, 0, Message::Prepare(Box::new(asked)));
         let written = cluster.hosts[0].rows.values().any(|row| row.windows(7).any(|bytes| bytes == b"written"));
         assert_eq!(written, has_room, "written to a disk that is full");
+        assert!(cluster.hosts[0].rows.len() > batches, "that it is refused is durable");
         assert_eq!(value(&mut cluster, 0, &key(0, "x")).is_some(), has_room);
     }
 }

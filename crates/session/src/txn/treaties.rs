@@ -36,8 +36,8 @@ use crate::topology::OBJECTS_LANE;
 
 /// The number of times that a treaty is tried to be made, while its counters keep changing.
 const TRIES: u32 = 8;
-/// The longest time that a run waits for a treaty to be made: it can do without, and its site may have died. Another one would go on at
-/// once.
+/// The longest time that a run waits for a treaty to be made: it can do without. If its site has died, it goes on at another
+/// site once it does not wait any longer.
 const MAKING: Duration = Duration::from_secs(3);
 
 impl Txn {

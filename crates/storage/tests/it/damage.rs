@@ -73,7 +73,7 @@ fn as_first_format(bytes: &mut [u8], number: u64) {
     bytes[8..12].copy_from_slice(&1u32.to_le_bytes());
     let sum = crc32fast::hash(&bytes[..28]).to_le_bytes();
     bytes[28..32].copy_from_slice(&sum);
-    bytes[32..40].fill(0);
+    bytes[32..44].fill(0);
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn tear_end(scratch: &Scratch, random: &mut Random) -> bool {
 
 /// The mark of a segment, which its header holds.
 fn mark(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes[28..36].try_into().unwrap())
+    u64::from_le_bytes(bytes[32..40].try_into().unwrap())
 }
 
 /// Whether a group of the segment with this mark starts here.

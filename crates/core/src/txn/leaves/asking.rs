@@ -48,8 +48,8 @@ impl Leaves {
         let before = self.wants.get(id);
         let (since, was_spared) = before.map_or((now, false), |want| (want.since, want.was_spared));
         let mut want = Want { since, me, takes: BTreeMap::new(), relies: part.relies.clone(), was_spared };
-        for Lack { making, clause, takes } in self.lacks(locks, part) {
-            want.takes.insert((making, clause), takes);
+        for Lack { making, clause, takes, is_put } in self.lacks(locks, part) {
+            want.takes.insert((making, clause), (takes, is_put));
         }
         let makings: BTreeSet<Making> = want.takes.keys().map(|(making, _)| making.clone()).collect();
         if want.takes.is_empty() {
@@ -64,7 +64,7 @@ impl Leaves {
     /// the part waited. For one that relies on the treaty it is not retracted.
     pub(in crate::txn) fn press(&mut self, turn: &mut Turn, locks: &Locks, part: &Part) {
         let mut makings = BTreeSet::new();
-        for Lack { making, clause, takes } in self.lacks(locks, part) {
+        for Lack { making, clause, takes, .. } in self.lacks(locks, part) {
             let leaf = self.leaves.get_mut(&making).expect("it lacks slack");
 
             // Of a treaty that is being made or retracted there is nothing to ask for.
@@ -151,20 +151,21 @@ impl Leaves {
         std::mem::take(&mut self.woken)
     }
 
-    /// What is lacking of each clause of a leaf: what the parts take that wait, in sum, or the most that one takes which was refused and
+    /// What is lacking of each clause of a leaf: what the parts take that wait, together, or the most that one takes which was refused and
     /// will come again, if that is more (it may be one of those that wait); less the slack that is there, or more what is missing of it
     /// while something is undecided.
     pub(super) fn wanted(&self, locks: &Locks, making: &Making) -> BTreeMap<u32, i128> {
-        let mut taken = self.wants.sums(making);
+        let mut taken = self.wants.taken(making);
         let Some(leaf) = self.leaves.get(making) else { return BTreeMap::new() };
         for ((clause, _), takes) in &leaf.pressed {
             let sum = taken.entry(*clause).or_default();
             *sum = (*sum).max(*takes);
         }
-        let lacking = taken.into_iter().map(|(clause, takes)| {
+        let lacking = taken.into_iter().filter_map(|(clause, takes)| {
+            // A making of this name went and came again with other clauses, and who waited for the former was not looked at yet.
+            let slack = leaf.clauses.get(clause)?.slack(&self.noted, locks);
             // What nobody can have is lacking whatever there is.
-            let slack = if takes < NEVER_ENOUGH { leaf.clauses[clause].slack(&self.noted, locks) } else { 0 };
-            (clause, takes - slack)
+            Some((clause, if takes < NEVER_ENOUGH { takes - slack } else { takes }))
         });
         lacking.filter(|(_, lacking)| *lacking > 0).collect()
     }
@@ -230,7 +231,7 @@ impl Leaves {
             let asking = leaf.asking.as_mut().expect("somebody is asked");
             if asking.groups.is_empty() {
                 // The last of them is down. What the others have told is divided as if there were no more of them.
-                let is_told = !asking.reports.is_empty() && !asking.is_planned;
+                let is_told = !asking.reports.is_empty();
                 return if is_told { self.divide(turn, locks, making) } else { self.give_up(turn, locks, making) };
             }
 

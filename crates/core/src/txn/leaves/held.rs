@@ -82,6 +82,8 @@ pub(super) struct Lack {
     pub(super) clause: u32,
     /// The slack that the part takes, at least 1. Not what is missing: what is there now counts once, however many parts wait.
     pub(super) takes: i128,
+    /// True if the part gives a counter a value, whatever it has come to. Several that do so take no more than one of them.
+    pub(super) is_put: bool,
 }
 
 impl Held {
@@ -120,13 +122,19 @@ impl Held {
 
     /// What a part lacks of it, if it does: its terms come to so much at the least before the part, and after it; none if that leaves no
     /// counter there.
-    pub(super) fn lack(&self, making: &Making, clause: u32, before: i128, after: Option<i128>) -> Option<Lack> {
+    pub(super) fn lack(
+        &self,
+        (making, clause): (&Making, u32),
+        before: i128,
+        after: Option<i128>,
+        is_put: bool,
+    ) -> Option<Lack> {
         // A part that does not lower a sum may pass below the bound. A logarithm has no such excuse: by how much a change moves it depends
         // on where the counter is, and that is not known as long as something is undecided.
         let may_stay_below = || !self.terms.iter().any(|term| term.is_log);
         let is_enough = after.is_some_and(|after| after >= self.bound || (after >= before && may_stay_below()));
         let takes = after.map_or(NEVER_ENOUGH, |after| (before - after).clamp(1, NEVER_ENOUGH));
-        (!is_enough).then(|| Lack { making: making.clone(), clause, takes })
+        (!is_enough).then(|| Lack { making: making.clone(), clause, takes, is_put })
     }
 
     /// The rate at which the bound rises by standing orders, in millionths a second.

@@ -63,6 +63,7 @@ use super::locks::Locks;
 use super::waits::Wait;
 use crate::api::{ClauseHere, LeafHere, Synchronization};
 use crate::bounds::AT_ONCE;
+use crate::bounds::ENTRY_BYTES;
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::codec::clamped;
 use crate::config::Slack;
@@ -82,6 +83,9 @@ use crate::warranty::LEASE;
 const NOTES: usize = 10_000;
 /// The most clauses of all of them. Each takes some 400 bytes of memory, and they are back before a site that starts serves.
 const CLAUSES: usize = 1 << 18;
+/// The most bytes of the names of all their rows, each under the name of its treaty. All of them may go in one call, and what that writes has
+/// to fit a segment of the log.
+const NAMES: usize = 32 << 20;
 /// A standing order to give is carried out this often, in microseconds.
 const PERIOD: u64 = 2 * SECOND;
 /// A leaf that is expected to fail sooner than this asks for slack before it does, in microseconds.
@@ -203,7 +207,7 @@ impl Leaves {
                 // Most clauses have one counter here. It is the one that is written: neither its name nor its count is looked up again.
                 let range = locks.range(name, noted.count);
                 let after = changed(range, change).map(|range| least_of(weight, range));
-                lacks.extend(held.lack(making, clause, least_of(weight, range), after));
+                lacks.extend(held.lack((making, clause), least_of(weight, range), after, !change.is_add()));
             }
         }
 
@@ -214,7 +218,8 @@ impl Leaves {
             let (making, leaf) = self.leaves.of(number);
             let held = &leaf.clauses[clause];
             let (before, after) = self.around(locks, held, part);
-            lacks.extend(held.lack(making, clause, before, after));
+            let is_put = held.terms.iter().any(|term| part.write_of(&term.name).is_some_and(|change| !change.is_add()));
+            lacks.extend(held.lack((making, clause), before, after, is_put));
         }
 
         lacks
@@ -263,13 +268,19 @@ impl Leaves {
     ) -> Result<(), Abort> {
         // What the part itself brings counts as well.
         let mut treaties: BTreeMap<&str, BTreeSet<&ObjectKey>> = BTreeMap::new();
-        let mut clauses = 0;
+        let (mut clauses, mut names) = (0, 0);
+        let mut count = |treaty: &ObjectKey, more: usize| {
+            clauses += more;
+            names += (more + 1) * (treaty.name.len() + ENTRY_BYTES);
+            clauses > CLAUSES || names > NAMES
+        };
         if !part.notes.is_empty() {
-            clauses = self.leaves.iter().map(|(_, leaf)| leaf.clauses.len()).sum();
+            for ((treaty, _), leaf) in self.leaves.iter() {
+                count(treaty, leaf.clauses.len());
+            }
         }
         for (position, note) in part.notes.iter().enumerate() {
-            clauses += note.clauses.len();
-            if self.leaves.len() + position >= NOTES || clauses > CLAUSES {
+            if self.leaves.len() + position >= NOTES || count(&note.treaty, note.clauses.len()) {
                 return Err(Abort { site: Some(site), ..Abort::of(Cause::Overloaded) });
             }
 

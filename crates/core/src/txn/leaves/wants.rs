@@ -14,8 +14,8 @@ pub(super) struct Want {
     pub(super) since: Now,
     /// This site.
     pub(super) me: SiteId,
-    /// What it takes of each clause of which there is not enough for it; each amount is positive.
-    pub(super) takes: BTreeMap<(Making, u32), i128>,
+    /// What it takes of each clause of which there is not enough for it, a positive amount; and whether it puts a value.
+    pub(super) takes: BTreeMap<(Making, u32), (i128, bool)>,
     /// The treaties that it relies upon: they are not retracted for it.
     pub(super) relies: Vec<ObjectKey>,
     /// True if it was to be refused, and another one was first.
@@ -48,8 +48,10 @@ pub(super) struct Wants {
 struct Shortage {
     /// The parts that lack something of it; never empty.
     parts: BTreeSet<OperationId>,
-    /// What they take of each clause in sum; no sum is zero.
-    sums: BTreeMap<u32, i128>,
+    /// What those that add take of each clause in sum, with their number; no number is zero.
+    sums: BTreeMap<u32, (u32, i128)>,
+    /// What those that put a value take of each clause; no entry is empty.
+    puts: BTreeMap<u32, BTreeSet<(i128, OperationId)>>,
 }
 
 impl Wants {
@@ -66,11 +68,16 @@ impl Wants {
     /// A part waits from now on; or for something else than before.
     pub(super) fn insert(&mut self, id: OperationId, want: Want) {
         self.remove(id);
-        for ((making, clause), amount) in &want.takes {
+        for ((making, clause), (amount, is_put)) in &want.takes {
             assert!(*amount > 0, "{id} lacks slack, and takes {amount}");
             let shortage = self.of.entry(making.clone()).or_default();
             shortage.parts.insert(id);
-            *shortage.sums.entry(*clause).or_default() += *amount;
+            if *is_put {
+                shortage.puts.entry(*clause).or_default().insert((*amount, id));
+                continue;
+            }
+            let (number, sum) = shortage.sums.entry(*clause).or_default();
+            (*number, *sum) = (*number + 1, *sum + *amount);
         }
         self.parts.insert(id, want);
     }
@@ -78,17 +85,25 @@ impl Wants {
     /// A part waits no more.
     pub(super) fn remove(&mut self, id: OperationId) -> Option<Want> {
         let want = self.parts.remove(&id)?;
-        for ((making, clause), amount) in &want.takes {
+        for ((making, clause), (amount, is_put)) in &want.takes {
             let shortage = self.of.get_mut(making).expect("the part is listed there");
-            let sum = shortage.sums.get_mut(clause).expect("the part is counted there");
-            *sum -= *amount;
-            if *sum == 0 {
-                shortage.sums.remove(clause);
+            if *is_put {
+                let puts = shortage.puts.get_mut(clause).expect("the part is counted there");
+                puts.remove(&(*amount, id));
+                if puts.is_empty() {
+                    shortage.puts.remove(clause);
+                }
+            } else {
+                let (number, sum) = shortage.sums.get_mut(clause).expect("the part is counted there");
+                (*number, *sum) = (*number - 1, *sum - *amount);
+                if *number == 0 {
+                    shortage.sums.remove(clause);
+                }
             }
 
             // It may lack slack of several clauses.
             shortage.parts.remove(&id);
-            if shortage.sums.is_empty() {
+            if shortage.sums.is_empty() && shortage.puts.is_empty() {
                 assert!(shortage.parts.is_empty(), "nothing is lacking, and parts wait: {shortage:?}");
                 self.of.remove(making);
             }
@@ -102,9 +117,16 @@ impl Wants {
         self.parts.get_mut(&id).expect("listed by the caller").was_spared = true;
     }
 
-    /// What the parts take of each clause of a treaty, in sum.
-    pub(super) fn sums(&self, making: &Making) -> BTreeMap<u32, i128> {
-        self.of.get(making).map(|shortage| shortage.sums.clone()).unwrap_or_default()
+    /// What the parts take of each clause of a treaty: those that add in sum, or the most that one takes which puts a value, if that is more.
+    pub(super) fn taken(&self, making: &Making) -> BTreeMap<u32, i128> {
+        let Some(Shortage { sums, puts, .. }) = self.of.get(making) else { return BTreeMap::new() };
+        let mut taken: BTreeMap<u32, i128> = sums.iter().map(|(clause, (_, sum))| (*clause, *sum)).collect();
+        for (clause, puts) in puts {
+            let most = puts.last().map_or(0, |(amount, _)| *amount);
+            let sum = taken.entry(*clause).or_default();
+            *sum = most.max(*sum);
+        }
+        taken
     }
 
     /// The parts that lack slack of a treaty.
@@ -123,24 +145,35 @@ mod tests {
         let making = |nonce| (ObjectKey::new(0, "t"), nonce);
         let id = |sequence| OperationId { sequence, ..OperationId::default() };
         let want = |takes: &[(u64, u32, i128)]| {
-            let takes = takes.iter().map(|(nonce, clause, amount)| ((making(*nonce), *clause), *amount));
+            let takes = takes.iter().map(|(nonce, clause, amount)| ((making(*nonce), *clause), (*amount, false)));
             Want { takes: takes.collect(), ..Want::default() }
         };
         let mut wants = Wants::default();
         wants.insert(id(1), want(&[(1, 0, 5), (1, 3, 7)]));
         wants.insert(id(2), want(&[(1, 3, 1), (2, 0, 9)]));
-        assert_eq!(wants.sums(&making(1)), BTreeMap::from([(0, 5), (3, 8)]));
+        assert_eq!(wants.taken(&making(1)), BTreeMap::from([(0, 5), (3, 8)]));
         assert_eq!(wants.of(&making(1)).map(|(id, _)| id.sequence).collect::<Vec<_>>(), [1, 2]);
 
         // It takes less than before, and of one treaty no more.
         wants.insert(id(1), want(&[(1, 3, 2)]));
-        assert_eq!(wants.sums(&making(1)), BTreeMap::from([(3, 3)]));
+        assert_eq!(wants.taken(&making(1)), BTreeMap::from([(3, 3)]));
         wants.insert(id(2), want(&[(2, 0, 4)]));
-        assert_eq!(wants.sums(&making(1)), BTreeMap::from([(3, 2)]));
+        assert_eq!(wants.taken(&making(1)), BTreeMap::from([(3, 2)]));
         assert_eq!(wants.of(&making(1)).map(|(id, _)| id.sequence).collect::<Vec<_>>(), [1]);
 
+        // Those that put a value take no more than one of them.
+        let put = |amount| Want { takes: BTreeMap::from([((making(1), 3), (amount, true))]), ..Want::default() };
+        for (sequence, amount) in [(3, 50), (4, 70), (5, 60)] {
+            wants.insert(id(sequence), put(amount));
+        }
+        assert_eq!(wants.taken(&making(1)), BTreeMap::from([(3, 70)]));
+        for sequence in [4, 3, 5] {
+            wants.remove(id(sequence));
+        }
+        assert_eq!(wants.taken(&making(1)), BTreeMap::from([(3, 2)]));
+
         assert!(wants.remove(id(1)).is_some() && wants.remove(id(1)).is_none());
-        assert!(wants.sums(&making(1)).is_empty() && !wants.is_empty());
+        assert!(wants.taken(&making(1)).is_empty() && !wants.is_empty());
         wants.remove(id(2));
         assert!(wants.is_empty() && wants.of.is_empty());
     }
