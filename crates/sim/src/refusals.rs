@@ -242,7 +242,10 @@ impl Simulation {
 
                 let is_judged =
                     standing.must_serve(&group, sent) && !(rests && self.settings.has_warranties) && !may_wait;
-                if is_judged { refusal::check_transaction(outcome) } else { Ok(()) }
+                // A home whose disk is full takes no other site's transaction.
+                let is_for_room = group.iter().any(|home| world.was_full_since(*home, sent))
+                    && matches!(outcome, Outcome::Aborted(abort) if abort.cause == Cause::NotReady);
+                if is_judged && !is_for_room { refusal::check_transaction(outcome) } else { Ok(()) }
             }
             Operation::Acquire { quota, amount, .. } => {
                 // Others may have asked as well since the tokens were seen, so they must have been there for some time.

@@ -227,6 +227,8 @@ struct Storage {
     slow_sync: u64,
     /// True if there is room for what clients want written.
     has_room: bool,
+    /// The last true time at which there was none.
+    was_full_at: Option<u64>,
 }
 
 /// A site's processor, which does one thing at a time.
@@ -261,7 +263,14 @@ impl Site {
             id,
             node: None,
             gate: Gate::new(0),
-            storage: Storage { disk, overlay: Overlay::default(), syncing: false, slow_sync: 0, has_room: true },
+            storage: Storage {
+                disk,
+                overlay: Overlay::default(),
+                syncing: false,
+                slow_sync: 0,
+                has_room: true,
+                was_full_at: None,
+            },
             new_storage: false,
             clock: Clock::new(),
             life: 0,
@@ -600,10 +609,17 @@ impl World {
         self.sites[site].storage.slow_sync = more;
     }
 
+    /// True if the disk had no room for what clients want written, at some time since then.
+    pub(crate) fn was_full_since(&self, site: usize, since: u64) -> bool {
+        let storage = &self.sites[site].storage;
+        !storage.has_room || storage.was_full_at.is_some_and(|at| at >= since)
+    }
+
     /// From here on the disk has room, or none, for what clients want written.
     pub(crate) fn set_room(&mut self, site: usize, has_room: bool) {
         let at = &mut self.sites[site];
         at.storage.has_room = has_room;
+        at.storage.was_full_at = Some(self.now);
         at.node.iter_mut().for_each(|node| node.set_room(has_room));
     }
 
