@@ -476,6 +476,20 @@ mod tests {
         });
     }
 
+    /// They may have been stepped since, too, and fit by chance.
+    #[test]
+    fn clocks_that_were_compared_before_the_own_one_was_stepped_agree_on_no_time() {
+        let step = 30 * SECOND as i64;
+        let long = (10 * SECOND, 99 * SECOND);
+        let before = Offset { lead: exchange(0, long).lead - step, ..exchange(0, long) };
+        for clocks in [[Some(before); 2], [Some(before), None]] {
+            let judged = seen(&clocks, |here| (here.agreed_at_most(), here.has_majority_within(SECOND)));
+            assert_eq!(judged, (None, false), "what was known before the step counts");
+        }
+        let judged = seen(&[Some(before), Some(exchange(0, long))], |here| here.agreed_at_most().is_some());
+        assert!(judged, "one that was compared since is enough for a majority of three");
+    }
+
     /// Of three sites one clock was wrong, and then the other one; never both.
     #[test]
     fn wrong_clocks_at_different_times_set_no_time_that_a_majority_agrees_on() {
