@@ -623,7 +623,7 @@ pub enum Cause {
     /// A value is beyond [`VALUE_BYTES`].
     TooLarge,
     /// The transaction is beyond [`TRANSACTION_OPERATIONS`], [`TRANSACTION_BYTES`], [`NOTES_BYTES`] or
-    /// [`LEAF_BYTES`](crate::bounds::LEAF_BYTES).
+    /// [`LEAF_BYTES`].
     TooMuch,
     /// The transaction breaks a rule of its structure, which no correct client does.
     Malformed,
