@@ -603,7 +603,7 @@ impl Participant {
         // No later than the deadline, nor than the patience of its client: the part is refused then, and its block
         // ends.
         let patience = entry.defence().map_or(u64::MAX, |defence| defence.patience);
-        let margin = if entry.defence().is_some_and(|defence| defence.is_untimed) { 0 } else { here.config.epsilon };
+        let margin = margin(here, entry.defence().is_some_and(|defence| defence.is_untimed));
         let deadline = entry.deadline.saturating_sub(here.now.wall).saturating_sub_unsigned(margin);
         let deadline = u64::try_from(deadline).unwrap_or(0);
         let again = here.now.mono + (2 * here.longest_round_trip()).max(ASK);
@@ -1080,8 +1080,12 @@ fn part_read(issuer: &mut crate::warranty::Issuer, here: &Here, part: &Part) {
 /// True if a deadline may be past: it is no later than the first end of the rights on which the transaction rests. By how much this site's
 /// clock may be slow no other one knows: each has an ε of its own. Where nothing rests on the time, the clock is taken as it is.
 fn is_late(here: &Here, deadline: i64, is_untimed: bool) -> bool {
-    let margin = if is_untimed { 0 } else { here.config.epsilon };
-    deadline <= here.now.wall.saturating_add_unsigned(margin)
+    deadline <= here.now.wall.saturating_add_unsigned(margin(here, is_untimed))
+}
+
+/// By how much earlier than its deadline a part is late.
+fn margin(here: &Here, is_untimed: bool) -> u64 {
+    if is_untimed { 0 } else { here.config.epsilon }
 }
 
 /// True if a part rests on a time that this site cannot judge: no clock was compared with its own yet, or the coordinator's shows another time.

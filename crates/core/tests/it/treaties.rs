@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::api::{Operation, Outcome, Read, Request, Response, SeatChange};
+use slackline_core::api::{LeafHere, Operation, Outcome, Read, Request, Response, SeatChange};
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::draft::Draft;
 use slackline_core::draft::buffer::ROOT;
@@ -153,6 +153,12 @@ impl World {
 
     fn is_true(&self) -> bool {
         self.statement.judge(&|key| self.count(key)).is_ok()
+    }
+
+    /// The leaves that a home keeps.
+    fn leaves(&self, at: usize) -> Vec<LeafHere> {
+        let node = self.cluster.hosts[at].node.as_ref().expect("runs");
+        node.chapters().txns.leaves(self.cluster.time(at))
     }
 
     /// Lets time pass, and looks at what must always hold after each step.
@@ -576,6 +582,14 @@ fn write(world: &mut World, home: usize, reads: &[(&str, u64)], writes: &[(&str,
     world.cluster.submit(home, Operation::Commit(Box::new(transaction)))
 }
 
+/// Each write at the first home is carried out, and the treaty is not retracted for them.
+fn are_committed_and_it_stands(world: &mut World, writes: impl IntoIterator<Item = u64>) {
+    for write in writes {
+        assert_eq!(world.cluster.outcome(0, write), Some(Outcome::Committed { phases: 1 }));
+    }
+    assert!(world.valid_at(0).is_some(), "a treaty is retracted of which there is enough");
+}
+
 /// While something is undecided a home may be below its bound, by 30 here. Two writes wait for it, and the others have what both take and
 /// these 30; not what both take and twice these 30.
 #[test]
@@ -597,15 +611,12 @@ fn what_is_missing_while_a_transfer_is_in_doubt_counts_once_for_all_writes_that_
     );
     tell(&mut world.cluster, 1, 0, Message::Prepare(Box::new(asked)));
     world.run(10 * MILLISECOND);
-    let leaves = world.cluster.hosts[0].node.as_ref().expect("runs").chapters().txns.leaves(world.cluster.time(0));
+    let leaves = world.leaves(0);
     assert_eq!(leaves[0].clauses[0].value - leaves[0].clauses[0].bound, -30, "{leaves:?}");
 
     let waiting = [write(&mut world, 0, &[], &[("n", -5)]), write(&mut world, 0, &[], &[("n", -5)])];
     world.run(2 * SECOND);
-    for write in waiting {
-        assert_eq!(world.cluster.outcome(0, write), Some(Outcome::Committed { phases: 1 }));
-    }
-    assert!(world.valid_at(0).is_some(), "a treaty is retracted of which there is enough");
+    are_committed_and_it_stands(&mut world, waiting);
 }
 
 /// Each write takes more than its home has. It comes when the one before it has had its slack, and before anybody has looked whether that has
@@ -618,7 +629,7 @@ fn treaty_with_plenty_of_slack_stands_however_many_writes_lack_some_one_after_th
         for home in 1..SITES {
             write(&mut world, home, &[], &[("n", 40)]);
         }
-        let leaves = world.cluster.hosts[0].node.as_ref().expect("runs").chapters().txns.leaves(world.cluster.time(0));
+        let leaves = world.leaves(0);
         assert_eq!(leaves.len(), 1, "a treaty is retracted of which there is enough");
         let clause = &leaves[0].clauses[0];
         if writes.last().is_none_or(|last| world.cluster.outcome(0, *last).is_some()) {
@@ -627,10 +638,7 @@ fn treaty_with_plenty_of_slack_stands_however_many_writes_lack_some_one_after_th
         world.run(60 * MILLISECOND);
     }
     world.run(2 * SECOND);
-    for write in writes {
-        assert_eq!(world.cluster.outcome(0, write), Some(Outcome::Committed { phases: 1 }));
-    }
-    assert!(world.valid_at(0).is_some(), "a treaty is retracted of which there is enough");
+    are_committed_and_it_stands(&mut world, writes);
 }
 
 /// All homes together have not what the write takes. It will be refused in any case, since what it read has changed.
@@ -701,10 +709,7 @@ fn writes_that_put_a_value_take_no_more_than_one_of_them() {
         })
         .collect();
     world.run(3 * SECOND);
-    for put in puts {
-        assert_eq!(world.cluster.outcome(0, put), Some(Outcome::Committed { phases: 1 }));
-    }
-    assert!(world.valid_at(0).is_some(), "a treaty is retracted of which there is enough");
+    are_committed_and_it_stands(&mut world, puts);
 }
 
 /// A making goes in the midst of a batch and comes again under its name with other clauses, while a write waits for one that it had before.

@@ -115,6 +115,11 @@ impl Script {
         self.book.poll(key, &Waker::from(Arc::new(Nobody)), || self.elsewhere)
     }
 
+    /// True if a call has ended, and was granted its tokens.
+    fn is_granted(&mut self, key: CallKey) -> bool {
+        matches!(self.poll(key).expect("its end").reply, Reply::Answered(Outcome::Granted { .. }))
+    }
+
     /// The next message, which must be a batch.
     fn batch(&mut self) -> Option<Batch> {
         match self.request()? {
@@ -633,7 +638,7 @@ fn only_copy_in_a_session_of_a_lost_incarnation_leaves_again_in_another() {
     let again = script.batch().expect("the same call");
     assert_eq!((again.incarnation, again.session), (Incarnation(2), SessionId(7)));
     script.answer(7, &[(1, granted(9))]);
-    assert!(matches!(script.poll(key).expect("its end").reply, Reply::Answered(Outcome::Granted { .. })));
+    assert!(script.is_granted(key));
 }
 
 #[test]
@@ -682,7 +687,7 @@ fn word_of_a_lost_incarnation_is_not_taken_for_one_about_a_call_of_the_present_o
     assert!(script.poll(key).is_none(), "told what became of an operation that is not its own");
     assert!(script.book.reclaim(id(1, 2), script.now).is_none(), "another caller's call is taken back");
     script.answer(1, &[(2, granted(9))]);
-    assert!(matches!(script.poll(key).expect("its end").reply, Reply::Answered(Outcome::Granted { .. })));
+    assert!(script.is_granted(key));
 }
 
 /// Other sites are agreeing on it, and will soon know: its caller goes on waiting, and the client asks again.
@@ -700,7 +705,7 @@ fn answer_that_is_undecided_is_asked_for_again() {
         while script.request().is_some() {}
     }
     script.asked(id(1, 1), granted(7));
-    assert!(matches!(script.poll(key).expect("its end").reply, Reply::Answered(Outcome::Granted { .. })));
+    assert!(script.is_granted(key));
 }
 
 /// The site counts the time of a hold from when it carried out the copy that came first.

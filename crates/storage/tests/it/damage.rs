@@ -1,6 +1,6 @@
 //! Torn tails are cut; damage is named.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use slackline_core::machine::Batch;
 use slackline_storage::{OpenError, Options, Store, Torn};
@@ -21,6 +21,15 @@ fn written(scratch: &Scratch) -> (Options, u64) {
     fill(&mut *writer, 142..=441, 300, 25);
     drop((writer, store));
     (options, 441)
+}
+
+/// A directory of that, and a copy of it.
+fn saved(name: &str) -> (Scratch, PathBuf, Options, u64) {
+    let scratch = Scratch::new(name);
+    let (options, last) = written(&scratch);
+    let saved = scratch.0.join("saved");
+    copy(&scratch.site(), &saved);
+    (scratch, saved, options, last)
 }
 
 /// Where each frame of a segment starts and ends.
@@ -78,10 +87,7 @@ fn as_first_format(bytes: &mut [u8], number: u64) {
 
 #[test]
 fn segment_of_the_first_format_is_read() {
-    let scratch = Scratch::new("first-format");
-    let (options, last) = written(&scratch);
-    let saved = scratch.0.join("saved");
-    copy(&scratch.site(), &saved);
+    let (scratch, saved, options, last) = saved("first-format");
     assert_eq!(open_with(&scratch, &saved, &options, |bytes| as_first_format(bytes, 1)).unwrap(), last);
     let other = open_with(&scratch, &saved, &options, |bytes| as_first_format(bytes, 2));
     assert_eq!(other.unwrap(), 0, "frames of another segment");
@@ -91,10 +97,7 @@ fn segment_of_the_first_format_is_read() {
 /// nothing that was acknowledged.
 #[test]
 fn value_that_imitates_a_group_is_no_evidence_that_those_before_it_were_synced() {
-    let scratch = Scratch::new("imitated");
-    let (options, _) = written(&scratch);
-    let saved = scratch.0.join("saved");
-    copy(&scratch.site(), &saved);
+    let (scratch, saved, options, _) = saved("imitated");
     let last = open_with(&scratch, &saved, &options, |bytes| {
         let start = frames(bytes)[141].0;
         let mut imitation = [0; 24];
@@ -110,10 +113,7 @@ fn value_that_imitates_a_group_is_no_evidence_that_those_before_it_were_synced()
 
 #[test]
 fn torn_last_group_is_cut_at_every_point() {
-    let scratch = Scratch::new("torn");
-    let (options, last) = written(&scratch);
-    let saved = scratch.0.join("saved");
-    copy(&scratch.site(), &saved);
+    let (scratch, saved, options, last) = saved("torn");
     let bytes = std::fs::read(&segments(&saved)[0]).unwrap();
     let frames = frames(&bytes);
     assert_eq!(frames.len() as u64, last);

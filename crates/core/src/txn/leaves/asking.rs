@@ -101,15 +101,14 @@ impl Leaves {
         let at = since.wall.saturating_add_unsigned(waited);
         for (making, clause) in takes.into_keys() {
             // A leaf that is kept still has the slack that came; where it is not, the treaty went instead.
-            let leaf = self.leaves.get_mut(&making).filter(|leaf| leaf.stage == Stage::Kept);
+            let mut leaf = self.leaves.get_mut(&making).filter(|leaf| leaf.stage == Stage::Kept);
 
             // Tries in vain are counted, and this was none. While parts come as fast as others are met, one question follows upon the
             // other, and the treaty would be retracted after some of them, although there was enough each time.
-            let leaf = leaf.map(|leaf| {
-                let asking = leaf.asking.as_mut().filter(|asking| !is_refused && asking.is_awaited());
-                asking.into_iter().for_each(|asking| asking.tries = 0);
-                &*leaf
-            });
+            let asking = leaf.as_mut().and_then(|leaf| leaf.asking.as_mut()).filter(|asking| asking.is_awaited());
+            if let Some(asking) = asking.filter(|_| !is_refused) {
+                asking.tries = 0;
+            }
             let cause = match leaf {
                 _ if is_refused => SynchronizationCause::Refused,
                 Some(_) => SynchronizationCause::Slack,
