@@ -4,8 +4,8 @@
 //! A patch starts with lines of the form `key: value`, then `---`, then the diff:
 //!
 //! - `bug`: what it does wrong, in a sentence;
-//! - `check`: `sweep`, `model`, or tests whose paths have TEST in them: `core TEST` (scenarios), `core lib TEST` or `session lib TEST`
-//!   (unit tests);
+//! - `check`: `sweep`, `model`, or tests whose paths have TEST in them: `CRATE TEST` (those in the folder `tests` of `crates/CRATE`) or
+//!   `CRATE lib TEST` (unit tests);
 //! - `setups`: for the model check, a word in the names of the setups that are explored (all without);
 //! - `states`: how many states of each of these are explored, if not 400,000;
 //! - `seeds`: the seeds within which the sweep must catch it, if they are not 1..200;
@@ -229,14 +229,16 @@ fn plant(mutant: &Mutant, work: &Path, last: Option<String>) -> Result<String, S
         "model" => ("slackline-model", "slackline-model"),
         other => {
             // One kind of tests: the other would compile the whole crate once more.
-            let (package, kind, test) = match *other.split(' ').collect::<Vec<_>>() {
-                ["core", test] => ("slackline-core", ["--test", "it"].as_slice(), test),
-                ["core", "lib", test] => ("slackline-core", ["--lib"].as_slice(), test),
-                ["session", "lib", test] => ("slackline-session", ["--lib"].as_slice(), test),
+            let (name, kind, test) = match *other.split(' ').collect::<Vec<_>>() {
+                // The command line is a program alone.
+                ["cli", "lib", test] => ("cli", ["--bins"].as_slice(), test),
+                [name, "lib", test] => (name, ["--lib"].as_slice(), test),
+                [name, test] => (name, ["--test", "it"].as_slice(), test),
                 _ => return Err(format!("`check: {other}` is none that the head of `mutants.rs` names")),
             };
+            let manifest = copy.join(format!("crates/{name}/Cargo.toml"));
             let mut cargo = cargo();
-            cargo.args(["test", "--quiet", "--no-fail-fast", "-p", package]).args(kind).arg(test);
+            cargo.args(["test", "--quiet", "--no-fail-fast", "--manifest-path"]).arg(manifest).args(kind).arg(test);
             // A few scenarios run in no time, while the optimizer would take most of a minute for each bug.
             for profile in ["DEV", "TEST"] {
                 cargo.env(format!("CARGO_PROFILE_{profile}_OPT_LEVEL"), "0");

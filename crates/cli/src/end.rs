@@ -165,8 +165,10 @@ pub(crate) enum Finish {
     Unknown(Unknown),
     /// The operation with this id, which the command asks about, was refused, at that time.
     WasRefused(Refused, String),
-    /// The user interrupted it.
+    /// The user interrupted it, and its outcome has not come. What has left and may have been done is named beside it.
     Interrupted,
+    /// The user interrupted what acquires tokens, which are given back.
+    Withdrawn,
     /// It could not be tried, or did not get an answer.
     Failed(String),
     /// It ran and has found a failure. Its report is printed already.
@@ -209,7 +211,7 @@ impl Finish {
             Finish::Failed(_) | Finish::Said(_) | Finish::NotAsExpected { .. } => 1,
             Finish::Leaving(finish, _) => finish.status(),
             Finish::WrongUse(_) => 2,
-            Finish::Unknown(_) | Finish::Interrupted => 3,
+            Finish::Unknown(_) | Finish::Interrupted | Finish::Withdrawn => 3,
         }
     }
 
@@ -247,9 +249,8 @@ impl Finish {
                  it out, when it was first asked; is the id right?"
             ),
             Finish::WasRefused(refused, _) => format!("the operation was refused: {}", refused.reason),
-            Finish::Interrupted => {
-                "interrupted: it may have been done or not; tokens that were being acquired are given back".to_owned()
-            }
+            Finish::Interrupted => "interrupted: it may have been done or not".to_owned(),
+            Finish::Withdrawn => "interrupted: tokens that it is granted all the same are given back".to_owned(),
             // Asking again helps only where a site will know the outcome.
             Finish::Unknown(unknown) => match unknown.why {
                 UnknownReason::IncarnationLost | UnknownReason::Forgotten | UnknownReason::HomeLost => {
@@ -290,7 +291,7 @@ impl Finish {
             Finish::Refused(Refused { reason, .. })
             | Finish::RefusedAs(Refused { reason, .. }, _)
             | Finish::WasRefused(Refused { reason, .. }, _) => ("refused", reason_json(reason)),
-            Finish::Interrupted => ("unknown", json!({ "why": "interrupted" })),
+            Finish::Interrupted | Finish::Withdrawn => ("unknown", json!({ "why": "interrupted" })),
             Finish::Unknown(unknown) => ("unknown", json!({ "operation": unknown.name, "why": unknown.why.code() })),
             Finish::Failed(_) | Finish::Said(_) => ("failed", json!({})),
             Finish::NotAsExpected { key, .. } => ("refused", json!({ "reason": "not_as_expected", "key": key })),

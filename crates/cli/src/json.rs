@@ -15,17 +15,20 @@ const LARGEST: u64 = 16 << 20;
 /// The text of a file, or of the standard input if its name is `-`.
 pub(crate) fn text_of(file: &str) -> Result<String, String> {
     let read = |source: &mut dyn Read| {
-        let mut text = String::new();
-        source.take(LARGEST + 1).read_to_string(&mut text).map(|_| text)
+        let mut bytes = Vec::new();
+        source.take(LARGEST + 1).read_to_end(&mut bytes).map(|_| bytes)
     };
-    let text = match file {
+    let bytes = match file {
         "-" => read(&mut std::io::stdin()),
         file => File::open(file).and_then(|mut file| read(&mut file)),
     };
-    match text {
-        Ok(text) if text.len() as u64 > LARGEST => Err(format!("is longer than {LARGEST} bytes")),
-        text => text.map_err(|error| format!("cannot be read: {error}")),
+    let bytes = bytes.map_err(|error| format!("cannot be read: {error}"))?;
+
+    // Before the text is looked at: what was cut off may end within a character.
+    if bytes.len() as u64 > LARGEST {
+        return Err(format!("is longer than {LARGEST} bytes"));
     }
+    String::from_utf8(bytes).map_err(|_| "cannot be read: it is not UTF-8".to_owned())
 }
 
 /// The name of a file for a person.

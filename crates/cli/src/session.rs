@@ -6,12 +6,19 @@ use clap::Args;
 use slackline::{Client, ConnectError, Left, Options};
 use tokio::signal::unix::SignalKind;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::duration;
 use crate::end::{End, Finish};
 
+/// The source of the cluster's addresses where nobody has named any.
+const DEFAULT: &str = "the default";
+
 /// The addresses of `slackline dev`.
 const DEV: &str = "127.0.0.1:7400,127.0.0.1:7401,127.0.0.1:7402";
+
+/// The time for which an interrupted command still waits to hear what became of what it changes.
+const HEARING: Duration = Duration::from_millis(500);
 
 /// The time that an interrupted command stays to give back the tokens that it was acquiring.
 const GIVING_BACK: Duration = Duration::from_millis(1500);
@@ -24,6 +31,17 @@ const AT_ONCE: usize = 64;
 
 /// The environment variable that names a cluster.
 const CONNECT: &str = "SLACKLINE_CONNECT";
+
+/// What a command does when it is interrupted.
+#[derive(Clone, Copy)]
+enum AtInterrupt {
+    /// It ends: it changes nothing.
+    Ends,
+    /// It waits a little for the outcome of what it changes.
+    Hears,
+    /// It has what it acquires given back, granted or not.
+    GivesBack,
+}
 
 /// The cluster's addresses, and the command's deadline.
 #[derive(Args)]
@@ -58,7 +76,16 @@ impl Connection {
         json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(json, true, work, Client::close)
+        self.run_and_end(json, AtInterrupt::Hears, Some(Instant::now() + self.deadline), work, Client::close)
+    }
+
+    /// The same for work that acquires tokens.
+    pub(crate) fn acquire<F: Future<Output = Result<End, Finish>>>(
+        &self,
+        json: bool,
+        work: impl FnOnce(Client) -> F,
+    ) -> Result<End, Finish> {
+        self.run_and_end(json, AtInterrupt::GivesBack, Some(Instant::now() + self.deadline), work, Client::close)
     }
 
     /// The same for work that changes nothing.
@@ -67,7 +94,15 @@ impl Connection {
         json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(json, false, work, Client::close)
+        self.run_and_end(json, AtInterrupt::Ends, Some(Instant::now() + self.deadline), work, Client::close)
+    }
+
+    /// The same for work that goes on until it is interrupted, and has the deadline for each of its questions.
+    pub(crate) fn watch<F: Future<Output = Result<End, Finish>>>(
+        &self,
+        work: impl FnOnce(Client) -> F,
+    ) -> Result<End, Finish> {
+        self.run_and_end(false, AtInterrupt::Ends, None, work, Client::close)
     }
 
     /// Connects, does work that has an operation's id, and leaves the session open: for some time the outcome of the operation can
@@ -77,33 +112,35 @@ impl Connection {
         json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(json, true, work, Client::leave)
+        self.run_and_end(json, AtInterrupt::Hears, Some(Instant::now() + self.deadline), work, Client::leave)
     }
 
     fn run_and_end<F: Future<Output = Result<End, Finish>>, E: Future<Output = Vec<Left>>>(
         &self,
         json: bool,
-        changes: bool,
+        at_interrupt: AtInterrupt,
+        until: Option<Instant>,
         work: impl FnOnce(Client) -> F,
         end_client: impl FnOnce(Client) -> E,
     ) -> Result<End, Finish> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Finish::Failed(format!("cannot start: {error}")))?;
         let ended = runtime.block_on(async {
-            let options = Options { deadline: self.deadline, connect: self.deadline, ..Options::default() };
-            let (source, addresses) = self.addresses();
-            let client = Client::connect_with(addresses, options).await.map_err(|error| explain(source, error))?;
-
+            let client = self.connect(until).await?;
             let asked_at = Instant::now();
+            let mut work = Box::pin(work(client.clone()));
             let end = tokio::select! {
                 // What is done is done; and a command that runs until it is interrupted ends by itself.
                 biased;
-                end = work(client.clone()) => end,
-                _ = interrupted() => match changes {
-                    true => Err(Finish::Interrupted),
-                    false => Err(Finish::Failed("interrupted".to_owned())),
+                end = &mut work => end,
+                _ = interrupted() => match at_interrupt {
+                    AtInterrupt::Ends => Err(Finish::Failed("interrupted".to_owned())),
+                    AtInterrupt::GivesBack => Err(Finish::Withdrawn),
+                    // Mostly its outcome is on its way, and better than a doubt.
+                    AtInterrupt::Hears => timeout(HEARING, &mut work).await.unwrap_or(Err(Finish::Interrupted)),
                 },
             };
+            drop(work);
             let took = asked_at.elapsed();
 
             // What is still asked for people delays the command, but nothing that was done is lost by it any more.
@@ -112,7 +149,7 @@ impl Connection {
                 end => end,
             };
 
-            if matches!(end, Err(Finish::Interrupted)) {
+            if matches!(end, Err(Finish::Withdrawn)) {
                 // The client asks about an acquire that was dropped unanswered, and gives it back if it was granted: tokens that
                 // nobody knows of would be out permanently. It needs this time for it.
                 tokio::time::sleep(GIVING_BACK.min(self.deadline)).await;
@@ -132,6 +169,23 @@ impl Connection {
         ended
     }
 
+    /// Connects to the cluster, for work that ends then.
+    async fn connect(&self, until: Option<Instant>) -> Result<Client, Finish> {
+        let options = Options { deadline: self.deadline, connect: self.deadline, until, ..Options::default() };
+        let (source, addresses) = self.addresses();
+
+        // Two clusters of `slackline dev` may have ports in common. Commands are told to look at the first one's first port, so that one is
+        // meant if it is there.
+        if source == DEFAULT {
+            let first = Options { connect: self.deadline / 2, ..options.clone() };
+            match Client::connect_with(&addresses[..1], first).await {
+                Err(ConnectError::Unreachable { .. }) => {}
+                connected => return connected.map_err(|error| explain(source, error)),
+            }
+        }
+        Client::connect_with(addresses, options).await.map_err(|error| explain(source, error))
+    }
+
     /// The source of the cluster's addresses, for error sentences, and the addresses.
     fn addresses(&self) -> (&'static str, Vec<String>) {
         if !self.connect.is_empty() {
@@ -141,7 +195,7 @@ impl Connection {
         // An empty variable counts as one that is not set.
         match std::env::var_os(CONNECT).filter(|value| !value.is_empty()) {
             Some(value) => (CONNECT, split(&value.to_string_lossy())),
-            None => ("the default", split(DEV)),
+            None => (DEFAULT, split(DEV)),
         }
     }
 }
@@ -176,15 +230,20 @@ pub(crate) async fn each<T, R: Send + 'static, F: Future<Output = R> + Send + 's
 /// Waits until the user, or the system, wants the command to end: by Ctrl-C, by SIGTERM, or because its terminal is closed.
 async fn interrupted() {
     let signal = |kind| tokio::signal::unix::signal(kind).ok();
-    let (terminated, hung_up) = (SignalKind::terminate(), SignalKind::hangup());
     let told = async |kind: SignalKind| match signal(kind) {
         Some(mut signal) => drop(signal.recv().await),
         None => std::future::pending().await,
     };
+
+    // Whoever starts it by `nohup` wants it to go on without the terminal.
+    let hung_up = async || match slackline_server::ignores_hangup() {
+        true => std::future::pending().await,
+        false => told(SignalKind::hangup()).await,
+    };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
-        () = told(terminated) => {}
-        () = told(hung_up) => {}
+        () = told(SignalKind::terminate()) => {}
+        () = hung_up() => {}
     }
 }
 
@@ -194,7 +253,7 @@ fn explain(source: &str, error: ConnectError) -> Finish {
         ConnectError::Unreachable { addresses, why } => {
             // Who named addresses knows that; what answers there may be another port of a site.
             let advice = match source {
-                "the default" => "start a cluster with `slackline dev`, or name one with --connect".to_owned(),
+                DEFAULT => "start a cluster with `slackline dev`, or name one with --connect".to_owned(),
                 source => format!("{source} names the gRPC ports of sites, which the key `listen` of each has"),
             };
             Finish::Failed(format!("no site answers at {addresses} ({why}); {advice}"))

@@ -58,7 +58,7 @@ impl Client {
     /// **Asking settles it**: if the site has not seen the operation, it refuses it permanently
     /// ([`Reason::Withdrawn`](crate::Reason::Withdrawn)), so a copy that is still under way has no effect.
     pub async fn outcome_of(&self, operation: OperationId) -> Outcome<Effect> {
-        let until = self.shared.now() + self.shared.deadline;
+        let until = self.shared.now() + self.shared.deadline();
         let mut patience = FIRST_ASK;
         loop {
             let why = match self.ask(operation, until, patience).await {
@@ -71,7 +71,7 @@ impl Client {
                 return Outcome::Unknown(Unknown::new(&self.shared.topology, operation, why));
             }
             tokio::time::sleep(PAUSE).await;
-            patience = patience.saturating_mul(2).min(self.shared.deadline);
+            patience = patience.saturating_mul(2).min(self.shared.deadline());
         }
     }
 

@@ -201,7 +201,7 @@ pub struct Call<K> {
 
 impl<K: Kind> Call<K> {
     pub(crate) fn new(client: Client, lane: u16, command: Command, place: Place) -> Self {
-        let (deadline, patience) = (client.shared.deadline, client.shared.patience);
+        let (deadline, patience) = (client.shared.deadline(), client.shared.patience);
         Self { client, lane, command, place, deadline, patience, of_hold: false, kind: PhantomData }
     }
 

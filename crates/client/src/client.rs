@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slackline_core::id::SiteId;
 use slackline_session::call::Place;
@@ -56,7 +56,9 @@ pub(crate) struct Shared {
     pub(crate) connections: Vec<Vec<Arc<Connection>>>,
     pub(crate) clock: Clock,
     /// The longest time that a call may take that does not say otherwise.
-    pub(crate) deadline: Duration,
+    deadline: Duration,
+    /// When all that the client does ends; none if it goes on.
+    until: Option<Time>,
     pub(crate) patience: Patience,
     /// The bound on the error of the sites' clocks: the largest that a site told when the client was connected, and at least
     /// [`EPSILON`].
@@ -84,7 +86,11 @@ impl Client {
         options: Options,
     ) -> Result<Self, ConnectError> {
         let addresses: Vec<String> = addresses.into_iter().map(|address| address.as_ref().trim().to_owned()).collect();
-        let topology = learn_topology(&addresses, options.connect).await?;
+        let (now, clock) = (Instant::now(), Clock::start());
+        let in_all = options.until.map(|until| until.saturating_duration_since(now));
+        let (until, connect) =
+            (in_all.map(|left| clock.now() + left), in_all.unwrap_or(Duration::MAX).min(options.connect));
+        let topology = learn_topology(&addresses, connect).await?;
         let preferred = match &options.region {
             None => None,
             Some(region) => Some(topology.region(region).ok_or_else(|| ConnectError::UnknownRegion {
@@ -102,7 +108,7 @@ impl Client {
         // One site of each region tells how near the region is; those of other lanes are beside it.
         let probes = channels.iter().filter(|(site, _)| site.id.lane == channels[0].0.id.lane && !site.is_gone);
         let probes = probes.map(|(site, channel)| (site.id.region, channel.clone())).collect();
-        let measured = measure(probes, options.connect).await;
+        let measured = measure(probes, connect.saturating_sub(now.elapsed())).await;
         let epsilon = measured.iter().map(|probe| probe.epsilon).max().unwrap_or_default().max(EPSILON);
         let is_crowded = measured.iter().any(|probe| probe.sessions > CROWDED);
 
@@ -113,14 +119,14 @@ impl Client {
             regions.insert(0, preferred);
         }
 
-        let clock = Clock::start();
         let connections: Vec<Vec<Arc<Connection>>> =
             (0..topology.lanes).map(|lane| connections_of(lane, &channels, &regions, clock)).collect();
         let links = |lane: &Vec<Arc<Connection>>| lane.iter().map(|to| Arc::clone(&to.link)).collect();
         let lanes = connections.iter().map(links).collect();
         let Options { deadline, patience, .. } = options;
         let memos = Arc::default();
-        let shared = Shared { topology, lanes, connections, clock, deadline, patience, epsilon, is_crowded, memos };
+        let shared =
+            Shared { topology, lanes, connections, clock, deadline, until, patience, epsilon, is_crowded, memos };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -176,6 +182,20 @@ impl Client {
         ask: impl Fn(Channel) -> F,
         does: impl Fn(&T) -> bool,
     ) -> Result<(T, String), ReadError> {
+        let ask = |channel, _| ask(channel);
+        let (answer, asked) = self.seek(lane, place, deadline, ask, does).await;
+        answer.ok_or(ReadError::Unreachable { asked })
+    }
+
+    /// The same; `ask` is told the time that the site has. Also tells the sites that gave no answer, and why.
+    pub(crate) async fn seek<T, F: Future<Output = Result<tonic::Response<T>, tonic::Status>>>(
+        &self,
+        lane: u16,
+        place: &Place,
+        deadline: Duration,
+        ask: impl Fn(Channel, Duration) -> F,
+        does: impl Fn(&T) -> bool,
+    ) -> (Option<(T, String)>, Vec<(String, String)>) {
         // A site that is known to be down may be back: it is asked, but last.
         let until = self.shared.now() + deadline;
         let mut links: Vec<_> = self.connections(lane).iter().filter(|to| place.admits(to.link.site)).collect();
@@ -186,11 +206,11 @@ impl Client {
 
             // Half of the time for this one, as long as there are others.
             let turn = if index + 1 < links.len() { left / 2 } else { left };
-            let why = match timeout(turn, ask(channel.clone())).await {
+            let why = match timeout(turn, ask(channel.clone(), turn)).await {
                 Ok(Ok(reply)) => {
                     let reply = reply.into_inner();
                     if does(&reply) {
-                        return Ok((reply, link.name.clone()));
+                        return (Some((reply, link.name.clone())), asked);
                     }
                     answer = Some((reply, link.name.clone()));
                     continue;
@@ -200,7 +220,14 @@ impl Client {
             };
             asked.push((link.name.clone(), why));
         }
-        answer.ok_or(ReadError::Unreachable { asked })
+        (answer, asked)
+    }
+}
+
+impl Shared {
+    /// The longest time that a call may take that begins now and does not say otherwise.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.until.map_or(self.deadline, |until| self.deadline.min(until.saturating_duration_since(self.now())))
     }
 }
 

@@ -34,7 +34,7 @@ impl Client {
         };
 
         // Half of the time for the site itself; another may reach it where this client does not.
-        let turn = self.shared.deadline / 2;
+        let turn = self.shared.deadline() / 2;
         let reply = match self.read(site.lane, &Place::Site(site), turn, ask, |_| true).await {
             Ok(reply) => reply,
             // Where nobody can tell, it is the site itself that does not answer; the others only say that they do not reach it.

@@ -1,6 +1,6 @@
 //! How a client connects, and what its calls do by default.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use slackline_session::command::DEFAULT_DEADLINE;
 
@@ -15,6 +15,9 @@ pub struct Options {
     pub deadline: Duration,
     /// The longest time that connecting may take. 5 s.
     pub connect: Duration,
+    /// When all that the client does ends, connecting too, whatever `deadline` and `connect` leave; none if it goes on. It is for a program
+    /// that has so much time in all, as a command has.
+    pub until: Option<Instant>,
     /// The region to use as long as it can be reached; otherwise the nearest, measured when the client connects.
     pub region: Option<String>,
     /// The time for which acquires and releases stay with a site that says nothing, unless they say otherwise.
@@ -26,6 +29,7 @@ impl Default for Options {
         Self {
             deadline: DEFAULT_DEADLINE,
             connect: Duration::from_secs(5),
+            until: None,
             region: None,
             patience: Patience::default(),
         }

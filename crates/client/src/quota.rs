@@ -59,7 +59,7 @@ impl Client {
     ///
     /// No site of a lane answers before the client's deadline.
     pub async fn list(&self) -> Result<Vec<Listed>, ReadError> {
-        let until = self.shared.clock.now() + self.shared.deadline;
+        let until = self.shared.clock.now() + self.shared.deadline();
         let mut listed = Vec::new();
         for lane in 0..self.shared.topology.lanes {
             let mut after = String::new();
@@ -158,7 +158,7 @@ impl Quota {
     ///
     /// There is no such quota, or no site answers.
     pub async fn show(&self) -> Result<Shown, ReadError> {
-        self.show_within(self.client.shared.deadline).await
+        self.show_within(self.client.shared.deadline()).await
     }
 
     /// As [`Quota::show`], within this time. Sites that have not answered by then are [`Shown::missing`].
@@ -177,7 +177,7 @@ impl Quota {
     ///
     /// The site knows no such quota, which another may know; or no site answers.
     pub async fn known(&self) -> Result<Known, ReadError> {
-        let (shown, site) = self.shown(self.client.shared.deadline, true).await?;
+        let (shown, site) = self.shown(self.client.shared.deadline(), true).await?;
         Ok(Known::new(shown, site, &self.client))
     }
 
@@ -192,12 +192,18 @@ impl Quota {
             return Err(ReadError::Refused(reason));
         }
         let request = v1::ShowDemandRequest { quota: self.name.to_string() };
-        let ask = |channel| {
+        let ask = |channel, _| {
             let request = request.clone();
             async move { connection::stub(channel).show_demand(request).await }
         };
-        let deadline = self.client.shared.deadline;
-        let (reply, site) = self.client.read(self.lane, &self.place, deadline, ask, |reply| reply.kept).await?;
+        let deadline = self.client.shared.deadline();
+        let (answer, asked) = self.client.seek(self.lane, &self.place, deadline, ask, |reply| reply.kept).await;
+
+        // That no site keeps it is known once all have said so.
+        let (reply, site) = match answer {
+            Some((reply, site)) if reply.kept || asked.is_empty() => (reply, site),
+            _ => return Err(ReadError::Unreachable { asked }),
+        };
         let minute = |minute: v1::DemandMinute| {
             let since = Duration::from_secs(u64::try_from(minute.period_s).unwrap_or(0));
             DemandMinute { began: SystemTime::UNIX_EPOCH + since, count: minute.count }
@@ -220,11 +226,10 @@ impl Quota {
             return Err(ReadError::Refused(reason));
         }
 
-        // The site waits for the others for half as long as we wait for it.
-        let timeout_us = u64::try_from((deadline / 4).as_micros()).unwrap_or(u64::MAX);
-        let request = v1::ShowQuotaRequest { quota: self.name.to_string(), timeout_us, local };
-        let ask = |channel| {
-            let request = request.clone();
+        let ask = |channel, turn: Duration| {
+            // The site waits for the others for half as long as we wait for it.
+            let timeout_us = u64::try_from((turn / 2).as_micros()).unwrap_or(u64::MAX);
+            let request = v1::ShowQuotaRequest { quota: self.name.to_string(), timeout_us, local };
             async move { connection::stub(channel).show_quota(request).await }
         };
 
@@ -233,7 +238,8 @@ impl Quota {
             Some(v1::show_quota_reply::Result::Refused(refusal)) => refusal.reason() != v1::Reason::NotReady,
             _ => true,
         };
-        let (reply, site) = self.client.read(self.lane, &self.place, deadline, ask, serves).await?;
+        let (answer, asked) = self.client.seek(self.lane, &self.place, deadline, ask, serves).await;
+        let (reply, site) = answer.ok_or(ReadError::Unreachable { asked })?;
         match Result::<api::Shown, Refusal>::try_from(reply) {
             Ok(Ok(shown)) => Ok((shown, site)),
             Ok(Err(refusal)) => Err(refused(refusal)),

@@ -58,7 +58,7 @@ impl Client {
 
     /// A transaction whose terms are to be set.
     pub fn transaction(&self) -> Transaction {
-        Transaction::over(self.port(), Arc::clone(&self.shared.memos)).deadline(self.shared.deadline)
+        Transaction::over(self.port(), Arc::clone(&self.shared.memos)).deadline(self.shared.deadline())
     }
 
     /// Says that what the site of this region lost with its storage is gone for good: objects of which nothing is there count

@@ -271,7 +271,7 @@ impl Client {
             let request = v1::ShowTreatiesRequest { treaty: treaty.cloned().map(Into::into) };
             async move { connection::stub(channel).show_treaties(request).await }
         };
-        let turn = self.shared.deadline / 2;
+        let turn = self.shared.deadline() / 2;
         let (reply, by) = self.read(OBJECTS_LANE, &Place::Site(site), turn, ask, |_| true).await?;
         reply.try_into().map_err(|error| senseless(&by, error))
     }
@@ -287,7 +287,7 @@ impl Client {
             let request = v1::ShowTreatiesRequest { treaty: Some(treaty.clone().into()) };
             async move { connection::stub(channel).watch_treaties(request).await }
         };
-        let turn = self.shared.deadline / 2;
+        let turn = self.shared.deadline() / 2;
         Ok(self.read(OBJECTS_LANE, &Place::Site(site), turn, ask, |_| true).await?.0)
     }
 
@@ -349,7 +349,7 @@ impl Treaty {
         // Two that are made at once at different homes have not seen each other before. The one that is made last does now. Where both do,
         // both go: which of them a name stands for must not depend on who is asked.
         if made.is_done() && self.is_elsewhere(placed.home()).await == Ok(true) {
-            let ended = treaties::end(port, site, placed.object(), self.client.deadline_now()).await;
+            let ended = treaties::end(port, placed.site(), placed.object(), self.client.deadline_now()).await;
             return match ended {
                 Outcome::Done(_) => refuse(Reason::Treaty(TreatyRefusal::NameTaken)),
                 not_ended => not_ended.map(|_| ()),
@@ -383,7 +383,12 @@ impl Treaty {
     pub async fn valid(&self) -> Result<bool, Reason> {
         let placed = self.treaty.place(self.client.topology())?;
         let (port, deadline) = (self.client.port(), self.client.deadline_now());
-        let found = treaties::find(&*port, self.client.nearest_site(), placed.object(), deadline).await?;
+        let find = async |site| treaties::find(&*port, site, placed.object(), deadline).await;
+        let found = match find(placed.site()).await {
+            // Another site may reach it where this client does not.
+            Err(Reason::NotSent { .. }) => find(self.client.nearest_site()).await?,
+            found => found?,
+        };
         let (found, _) = found.ok_or(Reason::Treaty(TreatyRefusal::Unknown))?;
         Ok(found.is_valid && found.statement == *placed.statement())
     }
@@ -396,7 +401,12 @@ impl Treaty {
             Err(reason) => return Outcome::Refused(Refused { reason, operation: None }),
         };
         let (port, deadline) = (self.client.port(), self.client.deadline_now());
-        treaties::end(port, self.client.nearest_site(), placed.object(), deadline).await.map(|_| ())
+        let end = async |site| treaties::end(Arc::clone(&port), site, placed.object(), deadline).await.map(|_| ());
+        match end(placed.site()).await {
+            // Another site may reach it where this client does not.
+            Outcome::Refused(Refused { reason: Reason::NotSent { .. }, .. }) => end(self.client.nearest_site()).await,
+            ended => ended,
+        }
     }
 
     /// What its home and its leaves know of it. A leaf whose site does not answer is shown with what the others know.
@@ -665,6 +675,6 @@ fn nodes(leaves: &BTreeMap<u16, Option<LeafHere>>, home: u16, name: impl Fn(u16)
 impl Client {
     /// The time at which a call that begins now is given up.
     fn deadline_now(&self) -> slackline_session::time::Time {
-        Arc::clone(&self.port()).now() + self.shared.deadline
+        Arc::clone(&self.port()).now() + self.shared.deadline()
     }
 }

@@ -55,12 +55,13 @@ fn since_boot() -> Duration {
 }
 
 /// The bound on the wall clock's error in microseconds: as configured, else the operating system's own estimate if
-/// something disciplines its clock, else [`DEFAULT_EPSILON`].
+/// something disciplines its clock, else [`DEFAULT_EPSILON`]. The estimate is of this moment: it falls whenever the clock is set right, and grows
+/// in between. So nothing below the default is believed for as long as the site runs.
 pub(crate) fn epsilon(configured: Option<u64>) -> u64 {
-    configured.or_else(system_estimate).unwrap_or(DEFAULT_EPSILON)
+    configured.unwrap_or_else(|| system_estimate().unwrap_or(0).max(DEFAULT_EPSILON))
 }
 
-/// The kernel's bound on its clock's error, if the clock is synchronised. It is not taken for less than a millisecond.
+/// The kernel's bound on its clock's error, if the clock is synchronised.
 fn system_estimate() -> Option<u64> {
     // SAFETY: `timex` is plain integers, for which zero is valid, and with `modes` zero the call only reads.
     let (state, timex) = unsafe {
@@ -72,7 +73,7 @@ fn system_estimate() -> Option<u64> {
     // means the same.
     let synchronised = state >= 0 && state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
     let bound = u64::try_from(timex.maxerror).ok()?;
-    (synchronised && bound < SECOND).then_some(bound.max(MILLISECOND))
+    (synchronised && bound < SECOND).then_some(bound)
 }
 
 #[cfg(test)]

@@ -48,9 +48,13 @@ pub(crate) const TURN_OPERATIONS: usize = 2_048;
 const TURN_MESSAGES: usize = 1_024;
 /// The most bytes of batches that may gather while a group is synced; no request is handled beyond it.
 pub(crate) const GATHER_BYTES: usize = 8 << 20;
-/// The most bytes of objects in answers that have not been handed out, because the turn goes on or they wait for a sync; no request
+/// The most bytes in answers to reads and questions that have not been handed out, because the turn goes on or they wait for a sync; no request
 /// is handled beyond it. The same again in answers to what other sites read.
 const ANSWER_BYTES: usize = 16 << 20;
+/// About the bytes of a quota in a list, but for its name.
+const LISTED_BYTES: usize = 64;
+/// About the bytes of an answer that shows a quota, a treaty or a transaction.
+const TOLD_BYTES: usize = 16 << 10;
 /// Bounds on the memory of rows that storage has not absorbed, in bytes. From the first on storage is asked to absorb, from the
 /// second on requests wait, and from the third on nothing is taken that would write.
 const HELD_ASK: usize = 12 << 20;
@@ -158,7 +162,7 @@ struct Leaving {
     released: Vec<Effect<Node>>,
     /// Those of them that are answers to clients.
     responses: Vec<(ClientId, Response)>,
-    /// Bytes of objects in answers, from when the machine gives one until it is handed to the mailbox.
+    /// Bytes of answers to reads and questions, from when the machine gives one until it is handed to the mailbox.
     answer_bytes: usize,
     /// The same of answers to what other sites read, until each is handed to the outbox of its link.
     told_bytes: usize,
@@ -446,9 +450,7 @@ impl Engine {
         let Self { gate, overlay, gather, leaving, .. } = self;
         for effect in &mut leaving.effects {
             match effect {
-                Effect::Respond { response: Response::Read(reading), .. } => {
-                    leaving.answer_bytes += limit_reading(reading);
-                }
+                Effect::Respond { response, .. } => leaving.answer_bytes += held_bytes(response),
                 Effect::Send { message, .. } => {
                     limit_message(message);
                     leaving.told_bytes += fetched_bytes(message);
@@ -565,9 +567,7 @@ impl Engine {
                 }
                 Effect::Respond { client, mut response } => {
                     // The answer was cut when it was given, so this counts exactly the bytes that were added then.
-                    if let Response::Read(reading) = &mut response {
-                        *answer_bytes -= limit_reading(reading);
-                    }
+                    *answer_bytes -= held_bytes(&mut response);
                     responses.push((client, response));
                 }
                 Effect::Persist(_) => unreachable!("the gate hands batches to `persist`"),
@@ -765,6 +765,17 @@ impl Engine {
         gauges.waiting_for_sync = self.gate.waiting();
         gauges.room = self.store.room();
         gauges.overlay_rows = self.overlay.len();
+    }
+}
+
+/// About the bytes of an answer that nobody has room kept for. Answers to operations are not counted: as many sessions as there are have as
+/// many under way. A read is cut to what a message has room for.
+fn held_bytes(response: &mut Response) -> usize {
+    match response {
+        Response::Read(reading) => limit_reading(reading),
+        Response::Listed(listed) => listed.iter().map(|one| one.name.len() + LISTED_BYTES).sum(),
+        Response::Treaties(_) | Response::Explained { .. } | Response::Shown(_) => TOLD_BYTES,
+        _ => 0,
     }
 }
 

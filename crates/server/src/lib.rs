@@ -60,7 +60,7 @@ pub use clock::DEFAULT_EPSILON;
 pub use config::{ConfigError, Listen, NewStorage, ServeConfig, SiteAddress, SiteConfig, Storage};
 pub use demand::Watched;
 pub use dev::{Dev, DevConfig, DevError, Ports};
-pub use signal::{Signals, init_logs, run_until_signal};
+pub use signal::{Signals, drain_or_end, ignores_hangup, init_logs, run_until_signal};
 pub use site::{RunError, Site, SiteHandle, StartError};
 pub use slackline_storage::Options as StorageOptions;
 pub use slackline_wire::rtt::{RttError, RttTable};

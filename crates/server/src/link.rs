@@ -220,6 +220,7 @@ async fn run(
         from: Some(topology.me.into()),
         to: Some(outbox.to.into()),
         regions: topology.regions(),
+        lanes: topology.lanes.into(),
     };
 
     let frames = Frames { introduction: Some(introduction), outbox: Arc::clone(outbox), timer: None };
@@ -349,6 +350,13 @@ fn check(topology: &Topology, link: Link) -> Result<(SiteId, u32), Status> {
             topology.cluster, link.cluster
         ));
     }
+    if link.lanes != 0 && link.lanes != u32::from(topology.lanes) {
+        return refuse(format!(
+            "this site has {} lanes, and the caller {}: all sites need the same, and it never changes",
+            topology.lanes, link.lanes
+        ));
+    }
+
     // One of the two may know of regions that joined since.
     let regions = topology.regions();
     let common = regions.len().min(link.regions.len());
@@ -356,6 +364,12 @@ fn check(topology: &Topology, link: Link) -> Result<(SiteId, u32), Status> {
         return refuse(format!(
             "this site has the regions {regions:?}, and the caller {:?}: all sites need the same list in the same order",
             link.regions
+        ));
+    }
+    // But those that were there from the beginning everybody counts, or majorities of the one list and of the other need not meet.
+    if let Some(left_out) = topology.first_founder(common) {
+        return refuse(format!(
+            "the caller leaves out region {left_out}, which has been there from the beginning: all sites need the same list"
         ));
     }
     if to != topology.me {
@@ -475,6 +489,7 @@ mod tests {
             from: Some(SiteId::new(1, 0).into()),
             to: Some(SiteId::new(0, 0).into()),
             regions: topology().regions(),
+            lanes: 1,
         }
     }
 
@@ -494,5 +509,19 @@ mod tests {
         assert!(refused(Link { from: Some(SiteId::new(7, 0).into()), ..link() }).contains("not a peer"));
         assert!(refused(Link { regions: vec!["eu".to_owned(), "us".to_owned()], ..link() }).contains("same order"));
         assert!(refused(Link { from: None, ..link() }).contains("both sites"));
+        assert!(refused(Link { lanes: 2, ..link() }).contains("this site has 1 lanes, and the caller 2"));
+        assert!(check(&topology(), Link { lanes: 0, ..link() }).is_ok(), "a site of before did not say");
+    }
+
+    /// A site that is given new storage, and a list that is too short, would count majorities of its own.
+    #[test]
+    fn region_that_was_there_from_the_beginning_is_left_out_by_nobody() {
+        let longer = topology();
+        longer.join(SiteId::new(2, 0), "ap c:1");
+        assert!(check(&longer, link()).is_ok(), "the caller has not heard that ap has joined");
+        let mut short = link();
+        short.regions.pop();
+        let refused = check(&longer, short).expect_err("must be refused");
+        assert!(refused.message().contains("leaves out region eu"), "{refused}");
     }
 }

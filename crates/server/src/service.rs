@@ -238,7 +238,12 @@ impl ClientService {
     async fn watch(self, request: Request, tell: mpsc::Sender<Result<v1::ShowTreatiesReply, Status>>) {
         let mut told: Option<(TreatiesHere, Instant)> = None;
         loop {
-            let now = match self.treaties(request.clone()).await {
+            // A sync may keep the answer back for long: whoever does not wait for it any more gives its place free.
+            let asked = tokio::select! {
+                () = tell.closed() => return,
+                asked = self.treaties(request.clone()) => asked,
+            };
+            let now = match asked {
                 Ok(now) => now,
                 Err(status) => return drop(tell.send(Err(status)).await),
             };

@@ -115,8 +115,8 @@ impl StartError {
                 matches!(source, node::OpenError::OtherSite { .. } | node::OpenError::OtherMembers { .. })
             }
             StartError::Storage(error) => {
-                use slackline_storage::OpenError::{OtherCluster, OtherSite};
-                matches!(error, OtherCluster { .. } | OtherSite { .. })
+                use slackline_storage::OpenError::{OtherCluster, OtherLanes, OtherSite};
+                matches!(error, OtherCluster { .. } | OtherSite { .. } | OtherLanes { .. })
             }
             StartError::Listen { .. } | StartError::System { .. } => false,
         }
@@ -515,7 +515,8 @@ fn open_store(blueprint: &Blueprint) -> Result<Box<dyn Store>, StartError> {
     match &blueprint.storage {
         Storage::Memory => Ok(Box::new(Memory::new())),
         Storage::Directory(path) => {
-            let identity = Identity { cluster: blueprint.topology.cluster.clone(), site: blueprint.name.clone() };
+            let Topology { cluster, lanes, .. } = &*blueprint.topology;
+            let identity = Identity { cluster: cluster.clone(), site: blueprint.name.clone(), lanes: *lanes };
             Ok(Box::new(Embedded::open(path, &identity, blueprint.storage_options.clone())?))
         }
     }

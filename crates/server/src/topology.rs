@@ -28,6 +28,8 @@ struct Places {
     regions: Vec<String>,
     /// Every site's address: one for each region and lane.
     sites: BTreeMap<SiteId, String>,
+    /// Those that have joined; the others have been there from the beginning.
+    joined: BTreeSet<SiteId>,
     /// Those that are members no longer.
     gone: BTreeSet<SiteId>,
 }
@@ -47,7 +49,8 @@ impl Topology {
         regions: Vec<String>,
         sites: BTreeMap<SiteId, String>,
     ) -> Self {
-        Self { cluster, me, lanes, places: RwLock::new(Places { regions, sites, gone: BTreeSet::new() }) }
+        let (joined, gone) = (BTreeSet::new(), BTreeSet::new());
+        Self { cluster, me, lanes, places: RwLock::new(Places { regions, sites, joined, gone }) }
     }
 
     fn places(&self) -> RwLockReadGuard<'_, Places> {
@@ -78,11 +81,23 @@ impl Topology {
     pub(crate) fn join(&self, site: SiteId, label: &str) {
         let Some((region, address)) = label.split_once(' ') else { return };
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
-        let Places { regions, sites, .. } = &mut *places;
+        let Places { regions, sites, joined, .. } = &mut *places;
+        joined.insert(site);
         if regions.len() == usize::from(site.region) {
             regions.push(region.to_owned());
         }
         sites.entry(site).or_insert_with(|| address.to_owned());
+    }
+
+    /// The first region from this number on that has a site in this lane which has been there from the beginning, as far as is known here.
+    pub(crate) fn first_founder(&self, from: usize) -> Option<String> {
+        let places = self.places();
+        let has_founder = |region: &usize| {
+            let site = SiteId::new(*region as u16, self.me.lane);
+            site != self.me && places.sites.contains_key(&site) && !places.joined.contains(&site)
+        };
+        let region = (from..places.regions.len()).find(has_founder)?;
+        Some(places.regions[region].clone())
     }
 
     /// Notes that a site is a member no longer. It keeps its place.

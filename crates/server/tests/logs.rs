@@ -52,6 +52,7 @@ fn log_names_its_site_and_is_not_filled_by_a_peer() {
             from: Some(SiteId::new(1, 0).into()),
             to: Some(SiteId::new(0, 0).into()),
             regions: vec!["first".to_owned(), "second".to_owned()],
+            lanes: 1,
         };
         let senseless = vec![PeerMessage::default(); 500];
         let frames = [

@@ -41,12 +41,27 @@ pub struct Reads {
     waiting: BTreeMap<u64, Waiting>,
     /// The tokens of reads that have not left, in their order. Some may be gone or have ended by the time they come first.
     queue: VecDeque<u64>,
+    /// The number of messages that came from the site so far.
+    heard: u64,
+}
+
+/// What a look at the reads whose time may be up has found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Swept {
+    /// When to look again; none if no read waits.
+    pub next: Option<Time>,
+    /// True if the site has some read that it has not answered.
+    pub is_out: bool,
+    /// True if a read has just ended of which nothing was heard, nor anything else of the site since it left.
+    pub is_unheard: bool,
 }
 
 #[derive(Debug)]
 struct Waiting {
     /// None once it has left.
     wanted: Option<Wanted>,
+    /// The number of messages that had come from the site when it left; zero before.
+    heard: u64,
     /// The time after which its caller is told that nothing came.
     deadline: Time,
     /// Wakes its caller; none once it has been woken.
@@ -62,7 +77,8 @@ impl Reads {
             return Err(NotTaken::Overloaded);
         }
         self.tokens += 1;
-        self.waiting.insert(self.tokens, Waiting { wanted: Some(wanted), deadline, waker: None, result: None });
+        self.waiting
+            .insert(self.tokens, Waiting { wanted: Some(wanted), heard: 0, deadline, waker: None, result: None });
         self.queue.push_back(self.tokens);
         Ok(self.tokens)
     }
@@ -87,6 +103,11 @@ impl Reads {
         self.waiting.remove(&token);
     }
 
+    /// The site has said something.
+    pub fn heard(&mut self) {
+        self.heard += 1;
+    }
+
     /// True if none is under way.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
@@ -107,6 +128,7 @@ impl Reads {
                 continue;
             };
             let Wanted { gets, scans, fresh, upkeep, claim } = waiting.wanted.take().expect("it leaves once");
+            waiting.heard = self.heard;
             let timeout = time_at_the_site(waiting.deadline, now, round_trip);
             return Some(Request::Read(Box::new(Read { token, gets, scans, fresh, upkeep, timeout, claim })));
         }
@@ -125,18 +147,23 @@ impl Reads {
         tokens.into_iter().for_each(|token| self.finish(token, Err(why), wakers));
     }
 
-    /// Ends those whose deadline has passed. Returns the next deadline.
-    pub fn sweep(&mut self, now: Time, wakers: &mut Vec<Waker>) -> Option<Time> {
+    /// Ends those whose deadline has passed.
+    pub fn sweep(&mut self, now: Time, wakers: &mut Vec<Waker>) -> Swept {
         let waiting = self.waiting.iter().filter(|(_, waiting)| waiting.result.is_none());
         let (over, left): (Vec<_>, Vec<_>) =
             waiting.map(|(token, waiting)| (*token, waiting)).partition(|(_, waiting)| waiting.deadline <= now);
-        let next = left.into_iter().map(|(_, waiting)| waiting.deadline).min();
+        let has_left = |waiting: &&Waiting| waiting.wanted.is_none();
+        let swept = Swept {
+            next: left.iter().map(|(_, waiting)| waiting.deadline).min(),
+            is_out: left.iter().any(|(_, waiting)| has_left(waiting)),
+            is_unheard: over.iter().any(|(_, waiting)| has_left(waiting) && waiting.heard == self.heard),
+        };
 
         // A site that was asked did not answer; one that was never asked could not be reached.
         let why = |has_left| if has_left { NotTaken::DeadlinePassed } else { NotTaken::Unreachable };
         let over: Vec<_> = over.into_iter().map(|(token, waiting)| (token, why(waiting.wanted.is_none()))).collect();
         over.into_iter().for_each(|(token, why)| self.finish(token, Err(why), wakers));
-        next
+        swept
     }
 
     /// Asserts what always holds between the fields.

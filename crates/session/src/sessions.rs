@@ -333,6 +333,7 @@ impl Sessions {
     /// The site has said something.
     pub fn heard(&mut self) {
         self.stream.heard();
+        self.reads.heard();
     }
 
     /// The site answered a read.
@@ -373,10 +374,11 @@ impl Sessions {
             next = [next, Some(due.min(deadline))].into_iter().flatten().min();
         }
 
-        self.stream.forgive();
-        self.windows.let_go(now);
         let reads = self.reads.sweep(now, wakers);
-        let others = [reads, self.queue.next_parked(), self.stream.stalls_at()];
+        self.stream.silent |= reads.is_unheard;
+        self.stream.forgive(reads.is_out);
+        self.windows.let_go(now);
+        let others = [reads.next, self.queue.next_parked(), self.stream.stalls_at()];
         self.sweep_at = others.into_iter().chain([next]).flatten().min();
         self.sweep_at
     }
@@ -391,7 +393,7 @@ impl Sessions {
         self.stream.stalls_at().is_some_and(|at| now >= at)
     }
 
-    /// True if the site says nothing, as far as calls of some patience can tell: others had better try another site first.
+    /// True if the site says nothing, as far as reads and calls of some patience can tell: others had better try another site first.
     pub fn is_silent(&self) -> bool {
         self.stream.silent
     }

@@ -48,7 +48,7 @@ fn batch(number: u64) -> Arc<Batch> {
 }
 
 fn identity() -> Identity {
-    Identity { cluster: "bench".into(), site: "bench".into() }
+    Identity { cluster: "bench".into(), site: "bench".into(), lanes: 1 }
 }
 
 fn log(directory: &Path, name: &str, direct: bool, group: u64, time: Duration) {

@@ -24,6 +24,19 @@ pub struct Identity {
     pub cluster: String,
     /// The site's name, unique in the cluster.
     pub site: String,
+    /// The number of the cluster's lanes. A name is hashed to one of them: of another number, it would be another lane's.
+    pub lanes: u16,
+}
+
+/// What a data directory says of its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Named {
+    /// Nothing: it is not complete.
+    Not,
+    /// Who it is, but not the number of lanes: it was made before that was noted.
+    WithoutLanes,
+    /// All of it.
+    Whole,
 }
 
 /// A data directory that this process owns until the value is dropped.
@@ -93,9 +106,8 @@ impl Directory {
         self.path.join("table.redb")
     }
 
-    /// Compares the directory's name with `wanted`: true if it bears that name, false if it bears none yet. Another name is an
-    /// error.
-    pub(crate) fn check_identity(&self, wanted: &Identity) -> Result<bool, OpenError> {
+    /// Compares the directory's owner with `wanted`. Another one is an error.
+    pub(crate) fn check_identity(&self, wanted: &Identity) -> Result<Named, OpenError> {
         for name in [&wanted.cluster, &wanted.site] {
             if name.is_empty() || name.contains(['\n', '\r']) {
                 return Err(OpenError::Unusable(format!("{name:?} cannot be the name of a cluster or a site")));
@@ -105,13 +117,13 @@ impl Directory {
         let path = self.identity();
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Named::Not),
             Err(source) => return Err(OpenError::Io { action: "read", path, source }),
         };
         let mut lines = text.lines();
         let mut field = |name: &str| lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let format = field("slackline-storage").and_then(|format| format.parse().ok());
-        let (cluster, site) = (field("cluster"), field("site"));
+        let (cluster, site, lanes) = (field("cluster"), field("site"), field("lanes"));
 
         // A site that ran on another site's data would vote and spend in that one's name. Whatever is not exactly the wanted name
         // stops the opening, before anything is written.
@@ -127,19 +139,25 @@ impl Directory {
                 found: site.to_owned(),
                 wanted: wanted.site.clone(),
             }),
-            (Some(_), Some(_), Some(_)) => Ok(true),
+            (Some(_), Some(_), Some(_)) => match lanes.map(str::parse) {
+                None => Ok(Named::WithoutLanes),
+                Some(Ok(found)) if found == wanted.lanes => Ok(Named::Whole),
+                Some(Ok(found)) => Err(OpenError::OtherLanes { path: self.path.clone(), found, wanted: wanted.lanes }),
+                Some(Err(_)) => Err(OpenError::Damaged { path, at: 0, what: "it does not name a number of lanes" }),
+            },
             _ => Err(OpenError::Damaged { path, at: 0, what: "it does not name a format, a cluster and a site" }),
         }
     }
 
-    /// Writes the name, once, as the last step of making a data directory: a directory that bears a name is complete.
+    /// Writes the owner, as the last step of making a data directory: a directory that bears a name is complete.
     pub(crate) fn write_identity(&self, identity: &Identity) -> Result<(), OpenError> {
         let path = self.identity();
         let write = || {
             // The file is renamed only when its content is durable, so it is there whole or not at all after a crash.
             let half_made = path.with_extension("tmp");
             let mut file = File::create(&half_made)?;
-            writeln!(file, "slackline-storage {FORMAT}\ncluster {}\nsite {}", identity.cluster, identity.site)?;
+            let Identity { cluster, site, lanes } = identity;
+            writeln!(file, "slackline-storage {FORMAT}\ncluster {cluster}\nsite {site}\nlanes {lanes}")?;
             file.sync_all()?;
             std::fs::rename(&half_made, &path)?;
             sync_directory(&self.path)

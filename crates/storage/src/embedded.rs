@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use slackline_core::machine::{Reader, Seq};
 
 use crate::absorber::Absorber;
-use crate::directory::{Directory, Identity};
+use crate::directory::{Directory, Identity, Named};
 use crate::error::OpenError;
 use crate::fold::Fold;
 use crate::frame::BLOCK;
@@ -90,7 +90,8 @@ impl Embedded {
 
         // Before anything is read: another process may still be writing here, and two writers would spoil each other's log.
         let directory = Directory::lock(path)?;
-        let has_identity = directory.check_identity(identity)?;
+        let named = directory.check_identity(identity)?;
+        let has_identity = named != Named::Not;
 
         let io = |action| move |source| OpenError::io(action, path, source);
         let Options { segment_bytes, direct, ref medium, .. } = options;
@@ -120,7 +121,7 @@ impl Embedded {
             table.absorb(&[], begin)?;
         }
         let (active, spare) = first_segment(&place, listing, number)?;
-        if !has_identity {
+        if named != Named::Whole {
             directory.write_identity(identity)?;
         }
         let torn = directory.torn(last);

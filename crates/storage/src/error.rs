@@ -35,6 +35,19 @@ pub enum OpenError {
         /// The site that was asked for.
         wanted: String,
     },
+    /// The cluster had another number of lanes.
+    #[error(
+        "{path} belongs to a cluster of {found} lanes, and not of {wanted}: that number never changes, so correct `sites`, or use another \
+         directory"
+    )]
+    OtherLanes {
+        /// The data directory.
+        path: PathBuf,
+        /// The number of lanes of the cluster that it was made for.
+        found: u16,
+        /// The number of lanes of the cluster that was asked for.
+        wanted: u16,
+    },
     /// A later version of the program wrote it.
     #[error("{path} has storage format {found}, and this program knows formats up to {known}: use the newer program")]
     NewerFormat {

@@ -107,7 +107,11 @@ pub fn limit_reading(reading: &mut Reading) -> usize {
     let mut room = READING_BYTES;
     limit(&mut reading.gets, &mut room, seen_bytes);
     limit(&mut reading.scans, &mut room, |rows| rows_bytes(rows));
-    READING_BYTES - room
+
+    // A refusal is small, and thousands of them are not.
+    let refused = reading.gets.iter().filter(|got| got.is_err()).count();
+    let refused = refused + reading.scans.iter().filter(|rows| rows.is_err()).count();
+    READING_BYTES - room + refused * std::mem::size_of::<Abort>()
 }
 
 fn limit<T>(results: &mut [Result<T, Abort>], room: &mut usize, bytes: impl Fn(&T) -> usize) {

@@ -29,7 +29,7 @@ pub(super) struct Disk {
 impl Disk {
     /// Opens a log in a directory, which is made.
     pub(super) fn open(directory: &Path) -> Result<Self, LiveError> {
-        let identity = Identity { cluster: "bench".into(), site: "disk".into() };
+        let identity = Identity { cluster: "bench".into(), site: "disk".into(), lanes: 1 };
         let mut store = Embedded::open(directory, &identity, Options::default()).map_err(LiveError::failed)?;
         let last = store.last();
         let writer = store.writer().ok_or_else(|| LiveError::failed("the log of a new directory has no writer"))?;

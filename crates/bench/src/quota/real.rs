@@ -232,7 +232,7 @@ fn audit_disks(books: &Books, matrix: &Matrix, data: &Path, limit: i64) -> Resul
     let members: Vec<_> = (0..matrix.sites() as u16).map(|region| slackline::SiteId { region, lane: 0 }).collect();
     let mut nodes = Vec::new();
     for (&me, region) in members.iter().zip(&matrix.regions) {
-        let identity = Identity { cluster: "dev".into(), site: region.clone() };
+        let identity = Identity { cluster: "dev".into(), site: region.clone(), lanes: 1 };
         let store = Embedded::open(&data.join(region), &identity, slackline_storage::Options::default());
         let store = store.map_err(|error| error.to_string())?;
 

@@ -114,12 +114,20 @@ impl Dev {
             }),
         })?;
 
-        let ready = cluster.wait_ready(READY);
-        self.announce(cluster.sites(), ready, round_trips.as_deref()).announce(self.json);
-        if signals.wait(cluster.sites()) {
+        // Who does not want to wait until all serve is not told how to use it.
+        let sites = cluster.sites();
+        let is_told = signals.wait_ready(sites, READY);
+        if !is_told {
+            let is_ready = sites.iter().all(SiteHandle::is_ready);
+            self.announce(sites, is_ready, round_trips.as_deref()).announce(self.json);
+        }
+        let is_told = is_told || signals.wait(sites);
+        if is_told {
             complain("draining…");
         }
-        cluster.drain(DRAIN).map(|()| End::silent()).map_err(|error| Finish::Failed(error.to_string()))
+        slackline_server::drain_or_end(is_told, || cluster.drain(DRAIN))
+            .map(|()| End::silent())
+            .map_err(|error| Finish::Failed(error.to_string()))
     }
 
     /// The output once the cluster runs: its addresses, the delays between its regions, and commands to try.

@@ -302,7 +302,7 @@ struct Acquire {
 impl Acquire {
     fn run(self) -> Result<End, Finish> {
         let Self { name, amount, site, hold, wait, patience, json, connection } = self;
-        connection.run(json, async move |client: Client| {
+        connection.acquire(json, async move |client: Client| {
             let mut call = client.quota(&name).acquire(amount).tracked();
             if wait {
                 call = call.wait();

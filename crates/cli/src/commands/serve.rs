@@ -53,13 +53,14 @@ impl Serve {
     pub(crate) fn run(self) -> Result<End, Finish> {
         slackline_server::init_logs();
         let config = ServeConfig::read(&self.config).map_err(|error| explain_config(&error))?;
-        let signals = Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
+        let mut signals =
+            Signals::listen().map_err(|error| Finish::Failed(format!("cannot wait for signals: {error}")))?;
         let mut site = config.site();
         if self.new_storage {
             site.new_storage = NewStorage::Permitted;
         }
 
-        let site = Site::start(site).map_err(|error| match error {
+        let site = signals.during(|| Site::start(site)).map_err(|error| match error {
             StartError::Config(error) => explain_config(&error),
             error if error.is_of_the_configuration() => Finish::WrongUse(error.to_string()),
             error => Finish::Failed(error.to_string()),

@@ -79,7 +79,7 @@ Examples:
 With --json:
   {\"outcome\", \"site\", \"membership\", \"message\"}")]
 struct Add {
-    /// The region
+    /// The site: its region, or us:1 for that of lane 1
     #[arg(value_name = "SITE")]
     name: String,
     /// Where others reach it
@@ -159,7 +159,7 @@ Examples:
 With --json:
   {\"outcome\", \"site\", \"membership\", \"message\"}")]
 struct Drain {
-    /// The region
+    /// The site: its region, or us:1 for that of lane 1
     #[arg(value_name = "SITE")]
     name: String,
     /// Let it grant again
@@ -177,9 +177,10 @@ impl Drain {
         let Self { name, undo, json, connection } = self;
         connection.run(json, async move |client: Client| {
             let site = site_of(&client, &name)?;
+            let full = full_name(&client, site);
             let (change, text) = match undo {
-                false => (SeatChange::Drains, format!("{name} gives its tokens away, and grants nothing")),
-                true => (SeatChange::Serves, format!("{name} grants again")),
+                false => (SeatChange::Drains, format!("{full} gives its tokens away, and grants nothing")),
+                true => (SeatChange::Serves, format!("{full} grants again")),
             };
             let number = client.change_members(site, change, "").await.done()?;
             Ok(changed(&name, number, text))
@@ -200,7 +201,7 @@ Example:
 With --json:
   {\"outcome\", \"site\", \"membership\", \"message\"}")]
 struct Remove {
-    /// The region
+    /// The site: its region, or us:1 for that of lane 1
     #[arg(value_name = "SITE")]
     name: String,
     /// Print one JSON object
@@ -226,7 +227,8 @@ impl Remove {
                     }
                     number => number?,
                 };
-                return Ok(changed(&name, number, format!("{name} is a member no longer: change {number}")));
+                let full = full_name(&client, site);
+                return Ok(changed(&name, number, format!("{full} is a member no longer: change {number}")));
             }
         })
     }
@@ -251,6 +253,13 @@ fn site_of(client: &Client, name: &str) -> Result<SiteId, Finish> {
     })
 }
 
+/// The name of a site for a person. A region's name alone is that of its first lane, which is not all of it.
+fn full_name(client: &Client, site: SiteId) -> String {
+    let topology = client.topology();
+    let name = topology.name(site);
+    if topology.lanes > 1 && site.lane == 0 { format!("{name} (lane 0)") } else { name }
+}
+
 /// Says that a site is lost for good
 ///
 /// It is a member no longer: a majority of the others agrees, and counts without it from then on. What it had of each quota counts as
@@ -266,7 +275,7 @@ Examples:
 With --json:
   {\"outcome\", \"site\", \"membership\", \"message\"}")]
 struct Lost {
-    /// The region
+    /// The site: its region, or us:1 for that of lane 1
     #[arg(value_name = "SITE")]
     name: String,
     /// Print one JSON object
@@ -294,7 +303,8 @@ impl Lost {
                 return Err(Finish::Refused(Refused { reason, operation: None }));
             }
             let number = client.change_members(site, SeatChange::Lost, "").await.done()?;
-            Ok(changed(&name, number, format!("{name} is a member no longer: change {number}")))
+            let full = full_name(&client, site);
+            Ok(changed(&name, number, format!("{full} is a member no longer: change {number}")))
         })
     }
 }
@@ -319,7 +329,7 @@ With --json:
    \"message\"}
   unrecorded is 0 if it is done; else the exit status is 1.")]
 struct Wait {
-    /// The region
+    /// The region, for all its sites; or one of them, such as us:1
     #[arg(value_name = "SITE")]
     name: String,
     /// The time to wait
@@ -337,17 +347,16 @@ impl Wait {
         let Self { name, timeout, json, connection } = self;
         let patience = connection.patience().min(timeout);
         connection.read(json, async move |client: Client| {
-            let topology = client.topology();
-            let Some(region) = topology.region(&name) else {
-                let reason = Reason::UnknownRegion { region: name, known: topology.regions.clone() };
-                return Err(Finish::Refused(Refused { reason, operation: None }));
-            };
+            // A region's name is that of all its sites; another is of one.
+            let region = client.topology().region(&name);
+            let one = if region.is_none() { Some(site_of(&client, &name)?) } else { None };
+            let is_meant = |id: SiteId| region == Some(id.region) || one == Some(id);
 
             let (asked_at, mut pause) = (Instant::now(), PAUSE);
             loop {
                 let left = timeout.saturating_sub(asked_at.elapsed());
                 let all = client.status(patience.min(left.max(PAUSE))).await;
-                let sites: Vec<&SiteStatus> = all.iter().filter(|site| site.id.region == region).collect();
+                let sites: Vec<&SiteStatus> = all.iter().filter(|site| is_meant(site.id)).collect();
                 let unrecorded = sites.iter().map(|site| site.unrecorded(&all)).sum::<Option<u64>>();
                 let is_ready = sites.iter().all(|site| site.is_ready());
                 let waited = asked_at.elapsed();

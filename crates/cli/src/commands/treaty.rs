@@ -150,7 +150,7 @@ struct List {
 impl List {
     fn run(self) -> Result<End, Finish> {
         let Self { json, connection } = self;
-        connection.run(json, async move |client: Client| {
+        connection.read(json, async move |client: Client| {
             let found = client.treaties().await?;
             let mut table = Table::new(&["TREATY", "HOME", "STATE", "STATEMENT"]);
             let mut rows = Vec::new();
@@ -219,12 +219,14 @@ struct Show {
 impl Show {
     fn run(self) -> Result<End, Finish> {
         let Self { name, watch, json, connection } = self;
-        connection.read(json, async move |client: Client| {
+        if !watch {
+            return connection.read(json, async move |client: Client| {
+                let shown = find(&client, &name).await?.show().await.map_err(refused)?;
+                Ok(End::new(shown_json(&shown), shown_text(&shown, WHOLE)).answered(asked(&shown)))
+            });
+        }
+        connection.watch(async move |client: Client| {
             let treaty = find(&client, &name).await?;
-            if !watch {
-                let shown = treaty.show().await.map_err(refused)?;
-                return Ok(End::new(shown_json(&shown), shown_text(&shown, WHOLE)).answered(asked(&shown)));
-            }
             let mut watched = treaty.watch().map_err(refused)?;
             let mut drawn = None;
             loop {

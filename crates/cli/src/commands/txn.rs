@@ -226,7 +226,12 @@ impl From<TxnError> for Stop {
 }
 
 fn unmet(key: &Key, found: Option<&slackline::Value>) -> Finish {
-    let holds = if found.is_some() { "it holds " } else { "" };
+    // A counter of 5 is not what holds the value 5.
+    let holds = match found {
+        Some(slackline::Value::Counter(_)) => "it holds the counter ",
+        Some(_) => "it holds the value ",
+        None => "",
+    };
     Finish::NotAsExpected {
         key: key.to_string(),
         found: Described::new(key, found),

@@ -35,6 +35,9 @@ use crate::turn::{Here, Ticket, Trust, Turn};
 
 /// The most transactions that a site coordinates at a time.
 const COORDINATED: usize = 65_536;
+/// The most bytes of parts that participants are to prepare, of all transactions that are undecided here. One that is slow to answer
+/// must not have this site keep more.
+const ASKED_BYTES: usize = 256 << 20;
 /// The time beyond its own timeout after which a transaction's client is told that it is undecided, in microseconds.
 const PATIENCE: u64 = 2 * SECOND;
 /// The shortest time between two questions about one transaction, in microseconds.
@@ -83,6 +86,8 @@ struct Asks {
     max_wait: u64,
     /// The program's place in the order of those that want the same objects.
     rank: Rank,
+    /// About the size of the parts.
+    bytes: usize,
 }
 
 /// The answers of the participants.
@@ -194,6 +199,8 @@ pub(super) struct Coordinator {
     start: Start,
     /// The transactions under way, and the decided ones of which some participant is not known to know.
     pub(super) coordination: FxHashMap<OperationId, Coordination>,
+    /// The sum of what the participants of those that are undecided are asked to prepare, in bytes; about [`ASKED_BYTES`] at most.
+    asked_bytes: usize,
     /// What each participant said and when, for those who ask why a transaction took long or was aborted.
     pub(super) traces: Traces,
     /// When each transaction is looked at, in monotonic microseconds. `Coordination::look_at` names the entry that
@@ -319,7 +326,7 @@ impl Coordinator {
         }
 
         // Last, because it takes a place: what is refused for another reason must not keep others out.
-        if self.coordination.len() >= COORDINATED || !turn.out.admit() {
+        if self.coordination.len() >= COORDINATED || self.asked_bytes >= ASKED_BYTES || !turn.out.admit() {
             return Err(Abort::of(Cause::Overloaded));
         }
 
@@ -344,12 +351,14 @@ impl Coordinator {
         let finds_nothing = |part: &Part| !part.scans.is_empty() || part.reads.iter().any(|(_, number)| *number == 0);
         let is_check = parts.iter().all(|(_, _, part)| !part.changes())
             && (parts.len() == 1 || !parts.iter().any(|(_, _, part)| finds_nothing(part)));
-        let parts = parts.into_iter().map(|(_, _, part)| part).collect();
+        let parts: Vec<Part> = parts.into_iter().map(|(_, _, part)| part).collect();
+        let bytes = parts.iter().map(Part::bytes).sum();
+        self.asked_bytes += bytes;
         let coordination = Coordination {
             participants,
             deadline,
             is_check,
-            asks: Some(Asks { parts, released, max_wait, rank }),
+            asks: Some(Asks { parts, released, max_wait, rank, bytes }),
             votes: Votes::default(),
             rests,
             record: Record { is_durable: false, low, digest },
@@ -384,7 +393,7 @@ impl Coordinator {
     /// The question to a participant; `prepared` are those that are known to have prepared. None after a restart.
     fn prepare_for(&self, id: OperationId, position: usize, prepared: SiteSet) -> Option<Prepare> {
         let Coordination { participants, deadline, is_check, asks, .. } = &self.coordination[&id];
-        let Asks { parts, released, max_wait, rank } = asks.as_ref()?;
+        let Asks { parts, released, max_wait, rank, .. } = asks.as_ref()?;
 
         // A part that is only checked names itself alone: it keeps nothing, so nobody will ask the others about it.
         Some(Prepare {
@@ -533,6 +542,9 @@ impl Coordinator {
         if coordination.is_check {
             coordination.votes.informed = coordination.all();
         }
+
+        // Nobody is asked to prepare it any more. It may be kept for long, until a participant that is away knows what became of it.
+        let asked = coordination.asks.take();
         let is_own_open = !own.is_empty() && !coordination.votes.informed.has_all(own);
         coordination.decided = Some((commit, own | coordination.votes.informed));
         let all_know = (own | coordination.votes.informed) == coordination.all();
@@ -565,6 +577,7 @@ impl Coordinator {
             Err(abort) => End::Aborted(Box::new(abort.clone())),
         };
         self.traces.end(turn.here.now, id, end);
+        self.asked_bytes -= asked.map_or(0, |asks| asks.bytes);
 
         // This site's own part is retracted if no other site was asked: nothing of it needs to be kept. Else it is
         // told, as the others are. Those that were never asked hold nothing.

@@ -1141,3 +1141,32 @@ fn part_of_another_site_is_not_taken_where_the_disk_is_full() {
         assert_eq!(value(&mut cluster, 0, &key(0, "x")).is_some(), has_room);
     }
 }
+
+/// The participant is slow, and heard of all the same. What it is to prepare would otherwise be as much as clients like.
+#[test]
+fn what_participants_are_to_prepare_is_bounded_by_bytes() {
+    let mut cluster = Cluster::new(2);
+    cluster.run(SECOND);
+    cluster.cut = vec![(0, 1)];
+    let value = Value::Bytes(vec![0u8; 250_000].into());
+    let write = |from: usize| {
+        let put = |txn: Txn, at| txn.write(&key(1, &format!("{from}-{at}")), Change::Put(value.clone()));
+        (0..4).fold(Txn::new(), put).operation()
+    };
+    let writes: Vec<u64> = (0..300).map(|from| cluster.submit(0, write(from))).collect();
+    let mut overloaded = |write| match cluster.outcome(0, write) {
+        Some(Outcome::Aborted(abort)) if abort.cause == Cause::Overloaded => 1,
+        None => 0,
+        other => panic!("{other:?}"),
+    };
+    let refused: usize = writes.iter().map(|write| overloaded(*write)).sum();
+    assert!((20..50).contains(&refused), "{refused} of 300 MB are beyond 256 MiB");
+
+    // What is undecided ends by and by, and then there is room.
+    cluster.run(20 * SECOND);
+    cluster.cut.clear();
+    cluster.run(20 * SECOND);
+    let again: Vec<u64> = (300..400).map(|from| cluster.submit(0, write(from))).collect();
+    cluster.run(10 * SECOND);
+    assert!(again.into_iter().all(|write| cluster.outcome(0, write) == Some(committed(1))));
+}

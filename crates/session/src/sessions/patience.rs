@@ -26,10 +26,11 @@ impl Sessions {
         Some(Finished { reply, command: call.command, id: Some(id), sent_at: call.sent_at })
     }
 
-    /// What nobody waits for and is not settled, or never will be.
+    /// What nobody waits for and is not settled, or never will be. Once the client is closed, that is all that has left, whatever it is: nobody
+    /// else can say how to ask about it.
     pub fn left(&self) -> Vec<Unsettled> {
         let open = self.calls.iter().map(|(_, call)| call).filter(|call| match call.audience {
-            Audience::Gone => call.id.is_some() && call.command.is_acquire(),
+            Audience::Gone => call.id.is_some() && (call.command.is_acquire() || self.closed),
             Audience::Detached => true,
             Audience::Waiting(_) | Audience::Told(_) => false,
         });

@@ -52,7 +52,7 @@ pub(super) struct Stream {
     pub(super) opening: bool,
     /// Why the site opened no session when it was last asked; none once it has opened one.
     pub(super) closed_door: Option<Refusal>,
-    /// True from when a call's patience has passed until anything is heard of the site, or nothing is under way there by which it could be
+    /// True from when a call's patience has passed, or the time of a read, until anything is heard of the site, or nothing is under way there by which it could be
     /// heard.
     pub(super) silent: bool,
 }
@@ -92,9 +92,10 @@ impl Stream {
         self.silent &= self.is_relayed();
     }
 
-    /// The site is heard again only through what is under way: where nothing is, it does not count as silent, so that somebody tries it.
-    pub(super) fn forgive(&mut self) {
-        self.silent &= self.leads != Leads::ToSite || self.opening || !self.flights.is_empty();
+    /// The site is heard again only through what is under way: where nothing is, no read either, it does not count as silent, so that somebody
+    /// tries it.
+    pub(super) fn forgive(&mut self, has_reads: bool) {
+        self.silent &= self.leads != Leads::ToSite || self.opening || has_reads || !self.flights.is_empty();
     }
 
     /// The number of batches under way.

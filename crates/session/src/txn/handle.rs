@@ -23,6 +23,7 @@ use super::failure::{Failure, TxnError};
 use super::registry::Registry;
 use crate::command::NotTaken;
 use crate::key::Key;
+use crate::link::Link;
 use crate::outcome::{Aborted, Reason};
 use crate::port::Port;
 use crate::reads::Wanted;
@@ -71,6 +72,8 @@ pub(super) struct Run {
     pub(super) fresh: bool,
     /// When reads end; a little before the transaction does.
     pub(super) deadline: Time,
+    /// True if no other site may be asked in place of this one.
+    pub(super) is_pinned: bool,
     /// True if the program has ended, and calls that depend on what it wrote are computed again.
     pub(super) is_treating: bool,
     pub(super) program: Program,
@@ -123,14 +126,14 @@ impl Txn {
     pub(super) fn new(
         port: Arc<dyn Port>,
         memos: Arc<Memos>,
-        site: SiteId,
+        (site, is_pinned): (SiteId, bool),
         fresh: bool,
         deadline: Time,
         program: Program,
     ) -> Self {
         let state = Mutex::new(State::new(Draft::new()));
         let measured = BTreeSet::new();
-        let run = Run { port, memos, site, fresh, deadline, is_treating: false, program, measured, state };
+        let run = Run { port, memos, site, fresh, deadline, is_pinned, is_treating: false, program, measured, state };
         Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
     }
 
@@ -143,11 +146,11 @@ impl Txn {
     /// A new handle that goes on with what a run that has ended has done.
     pub(super) fn resume(&self, draft: Draft, ahead: Ahead) -> Self {
         let state = Mutex::new(State { ahead, ..State::new(draft) });
-        let Run { port, memos, site, fresh, deadline, program, .. } = &*self.run;
+        let Run { port, memos, site, fresh, deadline, is_pinned, program, .. } = &*self.run;
         let (port, memos) = (Arc::clone(port), Arc::clone(memos));
-        let (site, fresh, deadline, program) = (*site, *fresh, *deadline, *program);
+        let (site, fresh, deadline, is_pinned, program) = (*site, *fresh, *deadline, *is_pinned, *program);
         let measured = self.run.measured.clone();
-        let run = Run { port, memos, site, fresh, deadline, is_treating: true, program, measured, state };
+        let run = Run { port, memos, site, fresh, deadline, is_pinned, is_treating: true, program, measured, state };
         Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
     }
 
@@ -589,7 +592,7 @@ impl Txn {
     }
 
     pub(super) async fn read(&self, wanted: Wanted) -> Result<Reading, TxnError> {
-        let Run { port, site, fresh, deadline, is_treating, .. } = &*self.run;
+        let Run { port, site, fresh, is_treating, .. } = &*self.run;
         // What a first run reads later would keep waiting those whom its first reads bar.
         let first = || Claim { origin: self.run.program.origin(port.now()), ..Claim::default() };
         let is_first = self.state()?.reads == 0 && !*is_treating;
@@ -608,7 +611,7 @@ impl Txn {
         };
 
         // Nothing was written, so another site may be asked by the next run, whatever this one did.
-        link.read(wanted, *deadline).await.map(noted).map_err(|why| {
+        link.read(wanted, self.read_until()).await.map(noted).map_err(|why| {
             let (site, topology) = (port.topology().name(*site), port.topology());
             let reason = match why {
                 NotTaken::DeadlinePassed => {
@@ -620,6 +623,17 @@ impl Txn {
             let is_transient = matches!(why, NotTaken::Unreachable | NotTaken::DeadlinePassed);
             self.fail(Failure { reason, operation: None, is_transient, is_of_the_site: true })
         })
+    }
+
+    /// When a read that begins now ends. A site that says nothing does not get all the time, where the next run may ask another.
+    fn read_until(&self) -> Time {
+        let Run { port, site, deadline, is_pinned, .. } = &*self.run;
+        let now = port.now();
+        let is_other = |link: &Arc<Link>| link.site != *site && link.is_usable();
+        match !is_pinned && port.links(OBJECTS_LANE).iter().any(is_other) {
+            true => now + deadline.saturating_duration_since(now) / 2,
+            false => *deadline,
+        }
     }
 
     /// Why a run fails whose site answered something else than what it was asked for.

@@ -148,7 +148,8 @@ impl Transaction {
             // Reads end a little before the program would be ended, and say why they did not come to anything.
             let margin = (deadline.saturating_duration_since(run.at) / 16).min(MARGIN);
             let (port, memos, is_again) = (Arc::clone(&self.port), Arc::clone(&self.memos), course.runs > 1);
-            let txn = Txn::new(port, memos, run.site, is_again, deadline - margin, course.program).measuring(&measured);
+            let site = (run.site, region.is_some());
+            let txn = Txn::new(port, memos, site, is_again, deadline - margin, course.program).measuring(&measured);
             if let Some(footprint) = &run.before {
                 let (origin, bars) = (course.program.origin(run.at), footprint.bars(course.contended));
                 until(&*self.port, deadline, txn.read_ahead(footprint, origin, bars)).await;

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use slackline_core::id::SiteId;
 use slackline_core::object::treaty::{self, Tree, treaty_key};
 use slackline_core::object::{self, ObjectKey};
 
 use crate::metric::Statement;
 use crate::outcome::{Reason, TreatyRefusal};
-use crate::topology::Topology;
+use crate::topology::{OBJECTS_LANE, Topology};
 
 /// A treaty: a statement that several regions keep true, with a name. Cheap to clone; nothing happens before it is used.
 #[derive(Clone, Debug)]
@@ -55,6 +56,11 @@ impl Placed {
     /// The position of its home.
     pub fn home(&self) -> u16 {
         self.key.home
+    }
+
+    /// The site at which it has its home.
+    pub fn site(&self) -> SiteId {
+        SiteId::new(self.key.home, OBJECTS_LANE)
     }
 
     /// Its statement.

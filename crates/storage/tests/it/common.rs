@@ -36,7 +36,7 @@ impl Drop for Scratch {
 }
 
 pub(crate) fn identity() -> Identity {
-    Identity { cluster: "test".into(), site: "eu-1".into() }
+    Identity { cluster: "test".into(), site: "eu-1".into(), lanes: 1 }
 }
 
 /// Small segments, so that little data goes through all of them.

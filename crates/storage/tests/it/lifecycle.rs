@@ -184,7 +184,7 @@ fn other_sites_other_clusters_and_newer_data_is_refused_by_name() {
     let scratch = Scratch::new("identity");
     drop(open(&scratch.site(), &small()).unwrap());
     let open_as = |cluster: &str, site: &str| {
-        Embedded::open(&scratch.site(), &Identity { cluster: cluster.into(), site: site.into() }, small())
+        Embedded::open(&scratch.site(), &Identity { cluster: cluster.into(), site: site.into(), lanes: 1 }, small())
     };
     let error = open_as("test", "us-1").err().unwrap();
     assert!(matches!(&error, OpenError::OtherSite { found, wanted, .. } if found == "eu-1" && wanted == "us-1"));
@@ -199,6 +199,16 @@ fn other_sites_other_clusters_and_newer_data_is_refused_by_name() {
     let error = open_as("test", "eu-1").err().unwrap();
     assert!(matches!(&error, OpenError::NewerFormat { found: 2, known: 1, .. }), "{error}");
     assert!(error.to_string().contains("use the newer program"));
+
+    // The number of lanes is noted in a directory of before, and is the same from then on.
+    let with_lanes = |lanes| Embedded::open(&scratch.site(), &Identity { lanes, ..crate::common::identity() }, small());
+    std::fs::write(&identity, text.replace("lanes 1\n", "")).unwrap();
+    drop(with_lanes(2).unwrap());
+    let error = with_lanes(1).err().unwrap();
+    assert!(matches!(&error, OpenError::OtherLanes { found: 2, wanted: 1, .. }), "{error}");
+    drop(with_lanes(2).unwrap());
+    std::fs::write(&identity, text.replace("lanes 1", "lanes many")).unwrap();
+    assert!(matches!(with_lanes(1), Err(OpenError::Damaged { .. })));
     std::fs::write(&identity, "slackline-storage 1\n").unwrap();
     assert!(matches!(open_as("test", "eu-1"), Err(OpenError::Damaged { .. })));
 }

@@ -212,6 +212,18 @@ fn dead_cohort_that_was_to_give_aborts_the_round() {
     assert!((0..3).all(|at| !world.is_in(at)));
 }
 
+/// It would answer the same again, and be told again, for ever; a network that repeats messages would make more of them each time.
+#[test]
+fn dead_cohort_is_not_told_that_it_is_new_and_the_others_are() {
+    let mut world = dead_cohort([0, 2, 4], 6);
+    world.step(0, |site| site.repeat());
+    world.deliver(0, 2);
+    world.network.retain(|(from, ..)| *from == 2);
+    assert!(world.deliver(2, 0));
+    let told: Vec<usize> = world.network.iter().map(|(_, _, to, _)| *to).collect();
+    assert_eq!(told, [1]);
+}
+
 #[test]
 fn dead_cohort_that_was_to_gain_commits_the_round() {
     let mut world = dead_cohort([0, 6, 0], 1);
