@@ -239,6 +239,9 @@ fn plant(mutant: &Mutant, work: &Path, last: Option<String>) -> Result<String, S
             let manifest = copy.join(format!("crates/{name}/Cargo.toml"));
             let mut cargo = cargo();
             cargo.args(["test", "--quiet", "--no-fail-fast", "--manifest-path"]).arg(manifest).args(kind).arg(test);
+            if name == "storage" {
+                cargo.args(["--features", "faults"]);
+            }
             // A few scenarios run in no time, while the optimizer would take most of a minute for each bug.
             for profile in ["DEV", "TEST"] {
                 cargo.env(format!("CARGO_PROFILE_{profile}_OPT_LEVEL"), "0");

@@ -1023,6 +1023,27 @@ fn acquire_that_is_broken_off_holds_nothing() {
     assert_eq!(whole.status, 0, "{whole:?}");
 }
 
+/// The outcome takes longer than it waits for it, and somebody must be able to ask.
+#[test]
+fn change_that_is_broken_off_names_its_operation() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let table = folder.path().join("rtt.csv");
+    std::fs::write(&table, "from,to,rtt_ms\na,b,1600\nb,c,1600\na,c,1600\n").expect("written");
+    let table = table.to_str().expect("a path of this test");
+    let cluster = Server::start(&["dev", "--json", "--port", "0", "--memory", "--rtt", table]);
+    eventually("all serve", || cluster.run(&["status", "--json"]).status, |status| *status == 0);
+    let create = ["quota", "create", "gpus", "--limit", "300", "--deadline", "50s", "--json"];
+    let broken_off = cluster.run_interrupted(&create, Duration::from_millis(400));
+    assert_eq!(broken_off.status, 3, "{broken_off:?}");
+    let json = broken_off.json();
+    assert_eq!((&json["outcome"], &json["why"]), (&json!("unknown"), &json!("interrupted")));
+    let operation = json["left"][0]["operation"].as_str().expect("an id").to_owned();
+    assert!(broken_off.stderr.contains(&format!("slackline outcome {operation}")), "{broken_off:?}");
+    let settled = cluster.run(&["outcome", &operation, "--deadline", "50s"]);
+    // To ask ends what still waits for an agreement.
+    assert!(settled.status == 0 || settled.stderr.contains("and never will"), "{settled:?}");
+}
+
 /// What `--json` promises of every benchmark: one object, with these keys, and the books verified.
 #[track_caller]
 fn bench(words: &[&str]) -> Value {

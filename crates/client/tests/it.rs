@@ -96,7 +96,8 @@ fn calls_that_wait_do_not_block_others() {
         let cluster = Cluster::start(&["us"], 1);
         let client = at_us(&cluster).await;
         let slow = client.quota("slow");
-        let waiting = tokio::spawn(async move { slow.acquire(1).await });
+        // The machine may be busy.
+        let waiting = tokio::spawn(async move { slow.acquire(1).deadline(Duration::from_secs(55)).await });
         let gpus = client.quota("gpus");
         for _ in 0..3000 {
             gpus.acquire(1).await.done().expect("granted");
@@ -435,5 +436,33 @@ fn tracked_grant_is_released_through_another_site() {
         cluster.kill("us");
         assert_eq!(grant.release().await.done(), Ok(3));
         assert_eq!(cluster.site("us").tokens(), site::TOKENS);
+    });
+}
+
+#[test]
+fn quotas_are_listed_page_by_page_to_the_last() {
+    run(async {
+        let cluster = Cluster::start(&["us"], 1);
+        let client = at_us(&cluster).await;
+        let names = |count: usize| (0..count).map(|number| format!("q{number:05}"));
+        let listed = async || client.list().await.expect("it answers").into_iter().map(|one| one.name).collect();
+        for count in [0, 1, 999, 1000, 1001, 2000, 2500] {
+            cluster.site("us").set_quotas(names(count), None);
+            let listed: Vec<String> = listed().await;
+            assert_eq!(listed, names(count).collect::<Vec<_>>());
+        }
+
+        // The last of a page goes, and one comes before it and one behind it.
+        cluster.site("us").set_quotas(
+            names(1500),
+            Some(|quotas| {
+                quotas.remove("q00999");
+                quotas.extend(["q00998-new".to_owned(), "q01000-new".to_owned()]);
+            }),
+        );
+        let listed: Vec<String> = listed().await;
+        let mut expected: Vec<String> = names(1500).collect();
+        expected.insert(1001, "q01000-new".to_owned());
+        assert_eq!(listed, expected);
     });
 }

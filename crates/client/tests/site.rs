@@ -1,11 +1,12 @@
 //! Sites that keep sessions, one count of tokens and objects each, and break when told to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use slackline_core::api::{
-    Answer, Batch, Hold, Operation, Outcome, Read, Reading, Refusal, Request, Response, UnknownReason,
+    Answer, Batch, Hold, Listed, Operation, Outcome, Read, Reading, Refusal, Request, Response, UnknownReason,
 };
 use slackline_core::id::{GrantId, Incarnation, OperationId, SessionId, SiteId};
 use slackline_core::object::{Abort, Cause, Change, ObjectKey, Seen, Span, Transaction, Value, Version};
@@ -183,6 +184,16 @@ impl Site {
         self.model.state().most_read = most;
     }
 
+    /// The names of the quotas that it lists, and how these change once a page was told.
+    pub(crate) fn set_quotas(
+        &self,
+        names: impl IntoIterator<Item = String>,
+        between_pages: Option<fn(&mut BTreeSet<String>)>,
+    ) {
+        let mut state = self.model.state();
+        (state.quotas, state.between_pages) = (names.into_iter().collect(), between_pages);
+    }
+
     /// The reads that came.
     pub(crate) fn reads(&self) -> Vec<Read> {
         self.model.state().reads.clone()
@@ -242,6 +253,9 @@ struct State {
     most_read: usize,
     reads: Vec<Read>,
     transactions: Vec<Transaction>,
+    quotas: BTreeSet<String>,
+    /// Done once a page of quotas was told: what changes between two pages.
+    between_pages: Option<fn(&mut BTreeSet<String>)>,
 }
 
 fn send(sender: &Sender, response: Response) {
@@ -271,6 +285,8 @@ impl Model {
             most_read: usize::MAX,
             reads: Vec::new(),
             transactions: Vec::new(),
+            quotas: BTreeSet::new(),
+            between_pages: None,
         };
         Self {
             topology: v1::TopologyReply { site: Some(site.into()), ..topology },
@@ -649,7 +665,15 @@ impl slackline_server::Slackline for Model {
         Err(Status::unimplemented("not in this test"))
     }
 
-    async fn list_quotas(&self, _: Call<v1::ListQuotasRequest>) -> Result<Reply<v1::ListQuotasReply>, Status> {
-        Err(Status::unimplemented("not in this test"))
+    async fn list_quotas(&self, call: Call<v1::ListQuotasRequest>) -> Result<Reply<v1::ListQuotasReply>, Status> {
+        let v1::ListQuotasRequest { after, limit } = call.into_inner();
+        let mut state = self.state();
+        let listed = |name: &String| Listed { name: name.clone(), limit: 9, tokens: 3, parent: 0 };
+        let names = state.quotas.range::<str, _>((Bound::Excluded(&*after), Bound::Unbounded));
+        let page: Vec<Listed> = names.take(limit as usize).map(listed).collect();
+        if let Some(change) = state.between_pages.take() {
+            change(&mut state.quotas);
+        }
+        Ok(Reply::new(page.into()))
     }
 }

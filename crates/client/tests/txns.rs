@@ -283,6 +283,22 @@ fn site_that_breaks_at_a_read_is_replaced_in_the_next_run() {
     });
 }
 
+/// The site takes the read, and says nothing, while its connection stands.
+#[test]
+fn site_that_is_silent_at_a_read_is_replaced_in_the_next_run() {
+    run(async {
+        let cluster = Cluster::start(&["us", "eu"], 1);
+        cluster.site("eu").put(ObjectKey::new(0, "x"), json("2"));
+        let client = at_us(&cluster).await;
+        cluster.site("us").set_fault(Fault::MuteBeforeReading);
+        let read = |txn: Txn| async move { txn.get::<i64>(&key("us:x")).await };
+        let transaction = client.transaction().deadline(Duration::from_secs(4));
+        let outcome = transaction.run_and_tell(read).await.expect("no error");
+        let Outcome::Done(committed) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((committed.value, committed.runs), (Some(2), 2), "half of the time is left for another site");
+    });
+}
+
 #[test]
 fn answer_to_a_commit_that_is_lost_is_fetched_or_unknown_but_never_a_second_commit() {
     run(async {

@@ -473,6 +473,10 @@ impl Drop for Complaints {
 
 #[cfg(test)]
 mod tests {
+    use slackline_core::id::Incarnation;
+    use slackline_core::peer::Body;
+    use slackline_core::peer::quota::QuotaMessage;
+
     use super::*;
 
     fn topology() -> Topology {
@@ -491,6 +495,30 @@ mod tests {
             regions: topology().regions(),
             lanes: 1,
         }
+    }
+
+    /// A peer would answer questions that are long over.
+    #[test]
+    fn messages_do_not_outlive_the_link() {
+        let body = Body::Quota(QuotaMessage::Count { quota: "gpus".to_owned(), token: 1 });
+        let message = PeerMessage { incarnation: Incarnation(1), position: 0, epoch: 0, members: 0, body };
+        let outbox = Outbox::new(SiteId::new(1, 0), Duration::ZERO);
+        outbox.set_linked(true);
+        outbox.send(message);
+        outbox.set_linked(false);
+        outbox.set_linked(true);
+        let LinkState { queued, dropped, .. } = outbox.state_of_link();
+        assert_eq!((queued, dropped), (0, 1));
+    }
+
+    #[test]
+    fn frame_has_what_is_due_and_no_more_than_a_peer_takes() {
+        let now = Instant::now();
+        let queued = |due| Queued { due, message: internal::PeerMessage::default(), bytes: 300 << 10 };
+        let mut waiting = Waiting { bytes: 6 * (300 << 10), ..Waiting::default() };
+        waiting.queue.extend([now, now, now, now, now, now + Duration::from_secs(3600)].map(queued));
+        let sizes: Vec<usize> = (0..4).map(|_| due_messages(&mut waiting, now).len()).collect();
+        assert_eq!(sizes, [2, 2, 1, 0], "a frame ends with the message that fills it, and the last is not due");
     }
 
     #[test]

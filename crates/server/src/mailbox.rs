@@ -444,11 +444,38 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Wake;
+
     use slackline_core::api::{Outcome, Submission};
     use slackline_core::id::{Incarnation, SessionId};
     use slackline_core::object::{Home, ObjectKey, Part, Transaction};
 
     use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn stream_that_found_no_room_is_woken_once_half_of_it_is_free() {
+        let (mailbox, woken) = (Mailbox::new(), Arc::new(Woken::default()));
+        let waker = Waker::from(Arc::clone(&woken));
+        for _ in 0..QUEUE_OPERATIONS {
+            mailbox.ask(ClientId(5), Request::Open, Some(&waker)).expect("there is room");
+        }
+        mailbox.ask(ClientId(6), Request::Open, Some(&waker)).expect_err("there is none");
+        let take = |count: usize| (0..count).for_each(|_| drop(mailbox.next_request()));
+        take(QUEUE_OPERATIONS / 2);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        take(1);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "it would wait for ever");
+        mailbox.ask(ClientId(6), Request::Open, Some(&waker)).expect("there is room again");
+    }
 
     #[test]
     fn batch_about_many_objects_is_handed_over_in_parts() {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use slackline_server::{ServeConfig, Site, Storage};
+use slackline_wire::lane_of;
 
 const EXAMPLE: &str = include_str!("../site.example.toml");
 
@@ -40,6 +41,18 @@ fn demand_of_what_is_no_quota_or_stands_twice_is_refused() {
     assert!(nameless.contains("demand[0].quota") && nameless.contains("no name"), "{nameless}");
     let step = with("[[demand]]\nquota = \"gpus\"\nstep_seconds = 0\n");
     assert!(step.contains("demand[0].step_seconds"), "{step}");
+}
+
+/// Nothing would ever be kept of it, and nobody would know why.
+#[test]
+fn demand_of_a_quota_of_another_lane_is_refused() {
+    const LANES: &str = "cluster = \"c\"\nregions = [\"us\"]\nregion = \"us\"\ndata = \"d\"\nlisten = \"0:1\"\n[[sites]]\nregion = \"us\"\n\
+        address = \"a:1\"\n[[sites]]\nregion = \"us\"\nlane = 1\naddress = \"b:1\"\n";
+    let of_lane = |lane| (0..).map(|number| format!("q{number}")).find(|name| lane_of(name, 2) == lane).expect("one");
+    let with = |quota: String| format!("{LANES}[[demand]]\nquota = \"{quota}\"\n");
+    ServeConfig::parse(&with(of_lane(0)), Path::new("site.toml")).expect("a configuration");
+    let other = refused(&with(of_lane(1)));
+    assert!(other.contains("demand[0].quota") && other.contains("is of lane 1"), "{other}");
 }
 
 #[test]

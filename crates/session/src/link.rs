@@ -173,7 +173,7 @@ impl Link {
         let mut wakers = Vec::new();
         let mut is_useful = true;
         let mut sessions = self.sessions();
-        sessions.heard();
+        sessions.heard(now);
 
         match response {
             Response::Batch { session, answers } => {

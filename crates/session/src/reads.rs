@@ -41,8 +41,8 @@ pub struct Reads {
     waiting: BTreeMap<u64, Waiting>,
     /// The tokens of reads that have not left, in their order. Some may be gone or have ended by the time they come first.
     queue: VecDeque<u64>,
-    /// The number of messages that came from the site so far.
-    heard: u64,
+    /// When the site was heard last.
+    heard: Time,
 }
 
 /// What a look at the reads whose time may be up has found.
@@ -52,7 +52,7 @@ pub struct Swept {
     pub next: Option<Time>,
     /// True if the site has some read that it has not answered.
     pub is_out: bool,
-    /// True if a read has just ended of which nothing was heard, nor anything else of the site since it left.
+    /// True if a read has just ended without an answer, and nothing else was heard of the site in the last half of its time.
     pub is_unheard: bool,
 }
 
@@ -60,8 +60,8 @@ pub struct Swept {
 struct Waiting {
     /// None once it has left.
     wanted: Option<Wanted>,
-    /// The number of messages that had come from the site when it left; zero before.
-    heard: u64,
+    /// When it left; zero before.
+    left: Time,
     /// The time after which its caller is told that nothing came.
     deadline: Time,
     /// Wakes its caller; none once it has been woken.
@@ -77,8 +77,10 @@ impl Reads {
             return Err(NotTaken::Overloaded);
         }
         self.tokens += 1;
-        self.waiting
-            .insert(self.tokens, Waiting { wanted: Some(wanted), heard: 0, deadline, waker: None, result: None });
+        self.waiting.insert(
+            self.tokens,
+            Waiting { wanted: Some(wanted), left: Time::default(), deadline, waker: None, result: None },
+        );
         self.queue.push_back(self.tokens);
         Ok(self.tokens)
     }
@@ -104,8 +106,8 @@ impl Reads {
     }
 
     /// The site has said something.
-    pub fn heard(&mut self) {
-        self.heard += 1;
+    pub fn heard(&mut self, now: Time) {
+        self.heard = now;
     }
 
     /// True if none is under way.
@@ -128,7 +130,7 @@ impl Reads {
                 continue;
             };
             let Wanted { gets, scans, fresh, upkeep, claim } = waiting.wanted.take().expect("it leaves once");
-            waiting.heard = self.heard;
+            waiting.left = now;
             let timeout = time_at_the_site(waiting.deadline, now, round_trip);
             return Some(Request::Read(Box::new(Read { token, gets, scans, fresh, upkeep, timeout, claim })));
         }
@@ -153,10 +155,14 @@ impl Reads {
         let (over, left): (Vec<_>, Vec<_>) =
             waiting.map(|(token, waiting)| (*token, waiting)).partition(|(_, waiting)| waiting.deadline <= now);
         let has_left = |waiting: &&Waiting| waiting.wanted.is_none();
+        let is_unheard = |waiting: &&Waiting| {
+            let since = self.heard.max(waiting.left);
+            has_left(waiting) && 2 * now.saturating_duration_since(since) >= now.saturating_duration_since(waiting.left)
+        };
         let swept = Swept {
             next: left.iter().map(|(_, waiting)| waiting.deadline).min(),
             is_out: left.iter().any(|(_, waiting)| has_left(waiting)),
-            is_unheard: over.iter().any(|(_, waiting)| has_left(waiting) && waiting.heard == self.heard),
+            is_unheard: over.iter().any(|(_, waiting)| is_unheard(waiting)),
         };
 
         // A site that was asked did not answer; one that was never asked could not be reached.

@@ -331,9 +331,9 @@ impl Sessions {
     }
 
     /// The site has said something.
-    pub fn heard(&mut self) {
+    pub fn heard(&mut self, now: Time) {
         self.stream.heard();
-        self.reads.heard();
+        self.reads.heard(now);
     }
 
     /// The site answered a read.
@@ -375,10 +375,12 @@ impl Sessions {
         }
 
         let reads = self.reads.sweep(now, wakers);
-        self.stream.silent |= reads.is_unheard;
-        self.stream.forgive(reads.is_out);
+        if reads.is_unheard {
+            self.stream.unheard(now);
+        }
+        let forgiven = self.stream.forgive(reads.is_out, now);
         self.windows.let_go(now);
-        let others = [reads.next, self.queue.next_parked(), self.stream.stalls_at()];
+        let others = [reads.next, forgiven, self.queue.next_parked(), self.stream.stalls_at()];
         self.sweep_at = others.into_iter().chain([next]).flatten().min();
         self.sweep_at
     }

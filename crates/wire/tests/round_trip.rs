@@ -93,6 +93,21 @@ fn senseless_field_is_named() {
     assert_eq!(problem(many), "batch.operations has too many entries");
 }
 
+/// Whoever receives it looks names up by their order.
+#[test]
+fn names_out_of_order_or_twice_are_refused() {
+    let problem = |names: [&str; 2]| {
+        let names = names.map(str::to_owned).to_vec();
+        let body = internal::peer_message::Body::Forgotten(internal::Forgotten { epoch: 1, names });
+        let message = internal::PeerMessage { incarnation: 1, body: Some(body), ..Default::default() };
+        PeerMessage::try_from(message).err().map(|error| error.to_string())
+    };
+    assert_eq!(problem(["a", "b"]), None);
+    for names in [["b", "a"], ["b", "b"]] {
+        assert!(problem(names).is_some_and(|why| why.ends_with("names are not in ascending order")), "{names:?}");
+    }
+}
+
 #[test]
 fn senseless_transaction_or_read_is_named() {
     let problem = |request: v1::SessionRequest| Request::try_from(request).expect_err("must be refused").to_string();

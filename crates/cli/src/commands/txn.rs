@@ -229,7 +229,7 @@ fn unmet(key: &Key, found: Option<&slackline::Value>) -> Finish {
     // A counter of 5 is not what holds the value 5.
     let holds = match found {
         Some(slackline::Value::Counter(_)) => "it holds the counter ",
-        Some(_) => "it holds the value ",
+        Some(_) => "it holds ",
         None => "",
     };
     Finish::NotAsExpected {

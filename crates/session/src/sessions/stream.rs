@@ -55,6 +55,8 @@ pub(super) struct Stream {
     /// True from when a call's patience has passed, or the time of a read, until anything is heard of the site, or nothing is under way there by which it could be
     /// heard.
     pub(super) silent: bool,
+    /// Until when it counts as silent though nothing is under way there, since a read had no answer.
+    silent_until: Time,
 }
 
 impl Stream {
@@ -67,6 +69,7 @@ impl Stream {
             opening: false,
             closed_door: None,
             silent: false,
+            silent_until: Time::default(),
         }
     }
 
@@ -92,10 +95,17 @@ impl Stream {
         self.silent &= self.is_relayed();
     }
 
+    /// The site has not answered a read. For some time others are tried first: what was read elsewhere is to be committed elsewhere.
+    pub(super) fn unheard(&mut self, now: Time) {
+        (self.silent, self.silent_until) = (true, now + STALLED);
+    }
+
     /// The site is heard again only through what is under way: where nothing is, no read either, it does not count as silent, so that somebody
-    /// tries it.
-    pub(super) fn forgive(&mut self, has_reads: bool) {
-        self.silent &= self.leads != Leads::ToSite || self.opening || has_reads || !self.flights.is_empty();
+    /// tries it. Returns when to look at that again.
+    pub(super) fn forgive(&mut self, has_reads: bool, now: Time) -> Option<Time> {
+        let is_awaited = self.opening || has_reads || !self.flights.is_empty();
+        self.silent &= self.leads != Leads::ToSite || is_awaited || now < self.silent_until;
+        (self.silent && now < self.silent_until).then_some(self.silent_until)
     }
 
     /// The number of batches under way.

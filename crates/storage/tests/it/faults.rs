@@ -116,6 +116,31 @@ fn table_grows_on_a_disk_with_less_room_than_it_has() {
     assert_eq!((store.last(), all(store.reader()).len() as u64), (last, last));
 }
 
+/// Segments get another size, and the disk is full at any point of that. A directory without a segment would be taken for one that has lost
+/// its log.
+#[test]
+fn segments_of_another_size_replace_the_old_ones_whatever_the_disk_holds() {
+    let scratch = Scratch::new("other-size");
+    let mut store = open(&scratch.site(), &small()).unwrap();
+    let mut writer = store.writer().unwrap();
+    fill(&mut *writer, 1..=500, 10, 30);
+    drop((writer, store));
+    for step in 0u64.. {
+        let faults = Faults::new();
+        faults.set_space(Some(step * (32 << 10)));
+        let larger = Options { segment_bytes: 128 << 10, ..lossy(&faults) };
+        match open(&scratch.site(), &larger) {
+            Ok(store) => {
+                assert_eq!((store.last(), all(store.reader())), (500, expected(500, 30)));
+                assert!(step > 0, "a full disk has no room for a segment");
+                break;
+            }
+            Err(OpenError::Missing { path }) => panic!("nothing is left of {}", path.display()),
+            Err(_) => assert!(step < 1_000, "it is opened once there is room"),
+        }
+    }
+}
+
 #[test]
 fn closing_does_not_wait_for_a_full_disk() {
     let scratch = Scratch::new("full-close");

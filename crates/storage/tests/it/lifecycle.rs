@@ -179,6 +179,24 @@ fn directory_that_was_moved_away_harms_nothing_that_has_its_path_now() {
     assert_eq!(all(open(&scratch.0.join("away"), &small()).unwrap().reader()), expected(next - 1, 50));
 }
 
+/// Two batches do not fit a segment together: the rest of each is given up, and is no room any more.
+#[test]
+fn rest_of_a_segment_that_is_given_up_is_no_room() {
+    const SEGMENT: u64 = 60 << 10;
+    let scratch = Scratch::new("given-up");
+    let mut store = open(&scratch.site(), &small()).unwrap();
+    let mut writer = store.writer().unwrap();
+    wait("segments to be ready", || store.room() == 3 * SEGMENT);
+    for number in 1..=2 {
+        let mut batch = Batch::new();
+        batch.put(b"k", &[number as u8; 40_000]);
+        append(&mut *writer, number, &[batch.into()]);
+    }
+
+    // The first one's segment is made ready again once it is absorbed.
+    wait("room but for the ten blocks of the second batch", || store.room() == 3 * SEGMENT - 10 * 4096);
+}
+
 #[test]
 fn other_sites_other_clusters_and_newer_data_is_refused_by_name() {
     let scratch = Scratch::new("identity");

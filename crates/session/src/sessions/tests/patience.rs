@@ -55,7 +55,7 @@ fn frozen_site_acquire_goes_elsewhere_and_its_late_grant_is_given_back_once() {
     assert_eq!(script.request(), Some(Request::Ask { operation: id(1, 1) }));
 
     // It goes on: the batch is answered, then the question.
-    script.book.heard();
+    script.book.heard(script.now);
     assert!(!script.book.is_silent());
     script.answer(1, &[(1, granted(33))]);
     script.asked(id(1, 1), granted(33));
@@ -68,6 +68,52 @@ fn frozen_site_acquire_goes_elsewhere_and_its_late_grant_is_given_back_once() {
     assert_eq!(sequences(&batch), [2]);
     script.answer(1, &[(2, Outcome::Released { amount: 4 })]);
     assert!(script.left().is_empty() && !script.book.has_work());
+}
+
+/// What was read elsewhere is committed elsewhere, though nothing is under way here any more.
+#[test]
+fn site_that_does_not_answer_a_read_comes_after_others_for_a_while() {
+    let read = |script: &mut Script| {
+        script.book.read(wanted("a"), script.now + 4 * SECOND).expect("there is room");
+        while script.request().is_some_and(|request| !matches!(request, Request::Read(_))) {}
+    };
+    let mut script = Script::connected();
+    read(&mut script);
+    script.sweep(SECOND);
+    script.book.heard(script.now);
+    let next = script.sweep(3 * SECOND);
+    assert!(script.book.is_silent(), "nothing came for most of its time");
+    assert_eq!(next, Some(script.now + STALLED), "it is looked at again");
+    script.sweep(STALLED - MILLISECOND);
+    assert!(script.book.is_silent());
+    script.sweep(MILLISECOND);
+    assert!(!script.book.is_silent(), "somebody is to try it");
+
+    // It is slow with this read, and not with others.
+    read(&mut script);
+    script.sweep(3 * SECOND);
+    script.book.heard(script.now);
+    script.sweep(SECOND);
+    assert!(!script.book.is_silent(), "it was heard a second ago");
+
+    // Any word ends it.
+    read(&mut script);
+    script.sweep(4 * SECOND);
+    assert!(script.book.is_silent());
+    script.book.heard(script.now);
+    assert!(!script.book.is_silent());
+}
+
+/// Nobody else could say how to ask about it.
+#[test]
+fn change_whose_caller_went_away_is_left_when_the_client_is_closed() {
+    let mut script = Script::connected();
+    let key = script.submit(Command::Create { quota: "gpus".into(), limit: 9, charter: Default::default() });
+    script.batch().expect("nothing is under way");
+    script.book.abandon(key, script.now);
+    assert!(script.left().is_empty(), "nobody sees to it, and its site carries it out or not");
+    script.book.leave(script.now, &mut script.wakers);
+    assert_eq!(script.left(), [(Some(id(1, 1)), None)]);
 }
 
 #[test]
