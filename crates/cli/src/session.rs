@@ -23,6 +23,9 @@ const HEARING: Duration = Duration::from_millis(500);
 /// The time that an interrupted command stays to give back the tokens that it was acquiring.
 const GIVING_BACK: Duration = Duration::from_millis(1500);
 
+/// The time that the first site of `slackline dev` may take to answer before the others are asked.
+const FIRST: Duration = Duration::from_millis(500);
+
 /// The time that one site may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -65,9 +68,9 @@ machine: 127.0.0.1:7400 to 7402"
 }
 
 impl Connection {
-    /// The time that one site may take to answer what is asked of several of them.
+    /// The time that one site may take to answer what is asked of several of them: there is as much for what comes after.
     pub(crate) fn patience(&self) -> Duration {
-        self.deadline.min(PATIENCE)
+        PATIENCE.min(self.deadline / 2)
     }
 
     /// Connects, does the work, and closes. With `json` the output is for a program, which is not told of the time.
@@ -177,7 +180,7 @@ impl Connection {
         // Two clusters of `slackline dev` may have ports in common. Commands are told to look at the first one's first port, so that one is
         // meant if it is there.
         if source == DEFAULT {
-            let first = Options { connect: self.deadline / 2, ..options.clone() };
+            let first = Options { connect: FIRST.min(self.deadline / 2), ..options.clone() };
             match Client::connect_with(&addresses[..1], first).await {
                 Err(ConnectError::Unreachable { .. }) => {}
                 connected => return connected.map_err(|error| explain(source, error)),

@@ -17,7 +17,7 @@ use slackline_session::call::Place;
 use slackline_session::metric::Statement;
 use slackline_session::outcome::{Outcome, ReadError, Reason, Refused, TreatyRefusal};
 use slackline_session::topology::OBJECTS_LANE;
-use slackline_session::txn::treaties::{self, Existing, Order};
+use slackline_session::txn::treaties::{self, Existing, Order, Placed};
 use slackline_wire::{WATCH_ALIVE, v1};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -349,10 +349,9 @@ impl Treaty {
         // Two that are made at once at different homes have not seen each other before. The one that is made last does now. Where both do,
         // both go: which of them a name stands for must not depend on who is asked.
         if made.is_done() && self.is_elsewhere(placed.home()).await == Ok(true) {
-            let ended = treaties::end(port, placed.site(), placed.object(), self.client.deadline_now()).await;
-            return match ended {
-                Outcome::Done(_) => refuse(Reason::Treaty(TreatyRefusal::NameTaken)),
-                not_ended => not_ended.map(|_| ()),
+            return match self.end(&placed).await {
+                Outcome::Done(()) => refuse(Reason::Treaty(TreatyRefusal::NameTaken)),
+                not_ended => not_ended,
             };
         }
         made
@@ -383,12 +382,8 @@ impl Treaty {
     pub async fn valid(&self) -> Result<bool, Reason> {
         let placed = self.treaty.place(self.client.topology())?;
         let (port, deadline) = (self.client.port(), self.client.deadline_now());
-        let find = async |site| treaties::find(&*port, site, placed.object(), deadline).await;
-        let found = match find(placed.site()).await {
-            // Another site may reach it where this client does not.
-            Err(Reason::NotSent { .. }) => find(self.client.nearest_site()).await?,
-            found => found?,
-        };
+        let site = self.way_to(&placed).await;
+        let found = treaties::find(&*port, site, placed.object(), deadline).await?;
         let (found, _) = found.ok_or(Reason::Treaty(TreatyRefusal::Unknown))?;
         Ok(found.is_valid && found.statement == *placed.statement())
     }
@@ -400,12 +395,23 @@ impl Treaty {
             Ok(placed) => placed,
             Err(reason) => return Outcome::Refused(Refused { reason, operation: None }),
         };
+        self.end(&placed).await
+    }
+
+    async fn end(&self, placed: &Placed) -> Outcome<()> {
         let (port, deadline) = (self.client.port(), self.client.deadline_now());
-        let end = async |site| treaties::end(Arc::clone(&port), site, placed.object(), deadline).await.map(|_| ());
-        match end(placed.site()).await {
-            // Another site may reach it where this client does not.
-            Outcome::Refused(Refused { reason: Reason::NotSent { .. }, .. }) => end(self.client.nearest_site()).await,
-            ended => ended,
+        let site = self.way_to(placed).await;
+        treaties::end(port, site, placed.object(), deadline).await.map(|_| ())
+    }
+
+    /// The site through which its home is asked: itself, since others may not serve. Where this client does not reach it, or it says nothing for
+    /// half of the time, the nearest may.
+    async fn way_to(&self, placed: &Placed) -> SiteId {
+        let port = self.client.port();
+        let half = port.now() + self.client.shared.deadline() / 2;
+        match treaties::find(&*port, placed.site(), placed.object(), half).await {
+            Err(Reason::NotSent { .. }) => self.client.nearest_site(),
+            _ => placed.site(),
         }
     }
 

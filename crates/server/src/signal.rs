@@ -157,7 +157,7 @@ pub fn run_until_signal(mut signals: Signals, sites: Vec<SiteHandle>, drain: Dur
     })
 }
 
-/// Drains sites. A signal that comes meanwhile, the second one where the drain `is_told` by the first, ends the process at once.
+/// Drains sites, because a signal has come (`is_told`) or one has stopped by itself. The second signal in all ends the process at once.
 pub fn drain_or_end<T>(is_told: bool, drain: impl FnOnce() -> T) -> T {
     let is_drained = Arc::new(AtomicBool::new(false));
     let at_second = Arc::clone(&is_drained);

@@ -121,8 +121,14 @@ impl Embedded {
             table.absorb(&[], begin)?;
         }
         let (active, spare) = first_segment(&place, listing, number)?;
-        if named != Named::Whole {
-            directory.write_identity(identity)?;
+        match (named, || directory.write_identity(identity)) {
+            (Named::Whole, _) => {}
+            (Named::Not, write) => write()?,
+            // It is complete as it is. What is missing is noted at a start that finds room.
+            (Named::WithoutLanes, write) => match write() {
+                Err(OpenError::Io { source, .. }) if is_full(&source) => {}
+                written => written?,
+            },
         }
         let torn = directory.torn(last);
 

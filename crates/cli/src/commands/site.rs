@@ -124,6 +124,10 @@ impl Add {
                     "it has the regions {:?}; the cluster's come first, in their order: {:?}",
                     its.regions, topology.regions
                 )),
+                () if its.regions.len() > known.max(usize::from(site.region) + 1) => Some(format!(
+                    "it has the regions {:?}, of which the last have not joined yet: leave these out",
+                    its.regions
+                )),
                 () if usize::from(site.region) > known => {
                     Some(format!("region {:?} joins before it", its.regions[known]))
                 }

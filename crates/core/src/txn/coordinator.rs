@@ -602,6 +602,14 @@ impl Coordinator {
     fn drop_coordinated(&mut self, turn: &mut Turn, id: OperationId) {
         let Some(coordination) = self.coordination.remove(&id) else { return };
         self.traces.close(id);
+
+        // One that is taken back was not decided.
+        self.asked_bytes -= coordination.asks.map_or(0, |asks| asks.bytes);
+        assert!(
+            !self.coordination.is_empty() || self.asked_bytes == 0,
+            "nothing is coordinated, and {} bytes count as asked for",
+            self.asked_bytes
+        );
         if coordination.record.is_durable && coordination.decided.is_some() {
             turn.out.batch.delete(&row::coordinator_key(id.session, id.sequence));
         }

@@ -399,10 +399,12 @@ pub async fn read_all(port: &dyn Port, site: SiteId, keys: &[ObjectKey], deadlin
 
 /// Reads objects at a site.
 pub async fn read_at(port: &dyn Port, site: SiteId, wanted: Wanted, deadline: Time) -> Result<Box<Reading>, Reason> {
-    let link = port.links(OBJECTS_LANE).iter().find(|link| link.site == site).expect("a site of the cluster");
     let failed =
         |why: NotTaken| Reason::not_taken(why, OBJECTS_LANE, vec![port.topology().name(site)], port.topology());
-    link.read(wanted, deadline).await.map_err(failed)
+
+    // The map that a client has may leave a site out that joined.
+    let link = port.links(OBJECTS_LANE).iter().find(|link| link.site == site);
+    link.ok_or_else(|| failed(NotTaken::Unreachable))?.read(wanted, deadline).await.map_err(failed)
 }
 
 /// The treaty of this name at a home, and its value; none if there is none.
