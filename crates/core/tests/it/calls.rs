@@ -5,6 +5,7 @@ use slackline_core::clock::SECOND;
 use slackline_core::config::IDLE_CALLS;
 use slackline_core::draft::buffer::{ROOT, apply};
 use slackline_core::draft::{Draft, Lookup, Recomputed};
+use slackline_core::machine::Input;
 use slackline_core::object::{Cause, Change, Dependency, GONE, Home, ObjectKey, Part, Transaction, Value};
 use slackline_core::warranty::{LEASE, VOUCHED};
 
@@ -409,6 +410,28 @@ fn notes_of_a_deleted_call_are_removed_though_nobody_writes_what_it_read() {
         notes.count()
     };
     assert_eq!(rows(&cluster), 0, "no home has notes left");
+}
+
+/// A home asks which calls are gone; one of them is registered again before the answer comes. What it depends on is noted by then.
+#[test]
+fn answer_that_a_call_is_gone_is_of_before_it_was_registered_again() {
+    let mut cluster = registered();
+    cluster.log = Some(Vec::new());
+    cluster.run(3 * IDLE_CALLS);
+    let mut late = cluster.log.take().expect("kept");
+    late.retain(|(_, _, message)| format!("{:?}", message.body).contains("AbsentCalls"));
+    assert!(!late.is_empty(), "the calls are deleted, and their notes were asked about");
+
+    cluster.hosts.iter_mut().for_each(|host| host.session = None);
+    let mut draft = Draft::new();
+    assert_eq!(result(&mut cluster, 0, &mut draft, &twice()), 10);
+    let proposal = draft.proposal(0).expect("both were computed").1;
+    assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
+    for (to, from, message) in late {
+        cluster.feed(to, Input::Message { from, message });
+    }
+    let refused = set(&mut cluster, 0, &x(), 4);
+    assert!(matches!(&refused, Outcome::Aborted(abort) if abort.cause == Cause::Depended), "{refused:?}");
 }
 
 #[test]
