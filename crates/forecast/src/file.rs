@@ -1,6 +1,6 @@
 //! A fitted model, and the file that it is kept in.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -165,12 +165,18 @@ impl Fitted {
     pub fn load(path: &Path, step_s: u64) -> Result<Self, LoadError> {
         let read = |source| LoadError::Read { path: path.to_owned(), source };
         let senseless = |problem| LoadError::Senseless { path: path.to_owned(), problem };
-        let size = std::fs::metadata(path).map_err(read)?.len();
-        if size > LARGEST {
-            return Err(senseless(format!("it has {size} bytes, and at most {LARGEST} are read")));
+
+        // A pipe would keep whoever reads it, and a device may never end.
+        if !std::fs::metadata(path).map_err(read)?.is_file() {
+            return Err(senseless("it is no file".into()));
+        }
+        let (mut text, file) = (String::new(), std::fs::File::open(path).map_err(read)?);
+        file.take(LARGEST + 1).read_to_string(&mut text).map_err(read)?;
+        if text.len() as u64 > LARGEST {
+            return Err(senseless(format!("it has more than {LARGEST} bytes")));
         }
 
-        let model = Self::parse(&std::fs::read_to_string(path).map_err(read)?).map_err(senseless)?;
+        let model = Self::parse(&text).map_err(senseless)?;
         let found = model.frame.step_s;
         if found != step_s {
             return Err(LoadError::Step { path: path.to_owned(), found, wanted: step_s });
@@ -226,10 +232,12 @@ impl Fitted {
     }
 
     /// The sum of the next steps, as expected, after these; the last of them ended at `end` (seconds since 1970). Only the last
-    /// [`Self::window`] are read. None where they have a gap, or where the model says what is no demand.
+    /// [`Self::window`] are looked at. None where one has a gap that the model reads, or where the model says what is no demand.
     pub fn forecast(&self, steps: &[Option<f64>], end: i64) -> Option<f64> {
         let first = steps.len().checked_sub(self.window())?;
-        let window: Vec<f64> = steps[first..].iter().copied().collect::<Option<_>>()?;
+
+        // A gap is no number, and what is computed from it is none. A model may read a few steps of a long window.
+        let window: Vec<f64> = steps[first..].iter().map(|step| step.unwrap_or(f64::NAN)).collect();
         let sum = match self.calibrated_by {
             0 => self.parameters.model().forecast(self.frame, &window, end),
             by => self.calibrate(&window, end, by),
@@ -255,6 +263,11 @@ impl Fitted {
             let (model, walk) = said(at);
             let came = log(window[at..at + horizon].iter().sum());
             let (departs, differs) = (model - walk, came - walk);
+
+            // Of what was not observed nobody knows whether it came true.
+            if departs.is_nan() || differs.is_nan() {
+                continue;
+            }
             agreed += departs * differs;
             departed += departs * departs;
         }
@@ -304,6 +317,34 @@ mod tests {
         steps[1] = None;
         assert_eq!(model.forecast(&steps, 0), None);
         assert_eq!(model.forecast(&[Some(5.0)], 0), None, "too few steps");
+    }
+
+    #[test]
+    fn gap_where_a_model_does_not_read_changes_nothing() {
+        let arima = Arima { lags: vec![1, 24], coefficients: vec![0.3, 0.3] };
+        let frame = Frame { step_s: 3600, horizon: 2 };
+        let model = Fitted::new(frame, Parameters::Arima(arima)).expect("it makes sense");
+        let whole: Vec<Option<f64>> = (0..60).map(|at| Some(100.0 + 10.0 * f64::from(at % 24))).collect();
+        let with_gap = |back: usize| {
+            let mut steps = whole.clone();
+            steps[60 - back] = None;
+            steps
+        };
+        assert_eq!(model.forecast(&with_gap(12), 0), model.forecast(&whole, 0), "twelve hours ago");
+        for back in [1, 2, 24] {
+            assert_eq!(model.forecast(&with_gap(back), 0), None, "{back} hours ago");
+        }
+
+        // It is calibrated by what is known.
+        let calibrated = model.calibrated(20).expect("20 are not too many");
+        assert!(calibrated.forecast(&whole, 0).is_some() && calibrated.forecast(&with_gap(12), 0).is_some());
+        assert_eq!(calibrated.forecast(&with_gap(1), 0), None);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read() {
+        let refused = Fitted::load(Path::new("/dev/zero"), 60).expect_err("it never ends").to_string();
+        assert!(refused.contains("it is no file"), "{refused}");
     }
 
     #[test]

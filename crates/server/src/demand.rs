@@ -33,6 +33,8 @@ pub(crate) const WATCHED: usize = 1_000;
 const KEPT: usize = LONGEST_WINDOW;
 /// The time that the site's thread may take to say what was asked for. What it says later is of no whole minute.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The time for which a site that ends waits for its forecaster.
+const LEAVE: Duration = Duration::from_secs(1);
 /// By so many minutes a clock is set back that was wrong before. What was counted then is of other minutes than it seemed.
 const SET_BACK: i64 = 60;
 /// What stands for a minute that was not observed. No quota has as many tokens.
@@ -81,7 +83,7 @@ struct State {
 /// What the site's thread said.
 #[derive(Clone, Debug)]
 struct Told {
-    /// When the machine was opened: from then on it counts.
+    /// Since when the machine serves: from then on it counts.
     opened: Instant,
     /// The tokens that were asked for of each watched quota since; none of one that does not exist.
     asked: Vec<Option<u64>>,
@@ -185,12 +187,24 @@ impl Minutes {
         if self.values.is_empty() || missed >= KEPT {
             self.values.clear();
         } else {
-            self.values.extend(std::iter::repeat_n(GAP, missed));
+            (0..missed).for_each(|_| self.add(GAP));
         }
-        self.values.push_back(count.unwrap_or(GAP));
-        self.values.drain(..self.values.len().saturating_sub(KEPT));
+        self.add(count.unwrap_or(GAP));
         self.end = minute + 1;
         true
+    }
+
+    /// Adds a value; the oldest goes for it once all are there.
+    fn add(&mut self, value: u64) {
+        if self.values.len() == KEPT {
+            self.values.pop_front();
+        }
+
+        // By doubling it would come to have room for over half as many again.
+        if self.values.len() == self.values.capacity() && 2 * self.values.capacity() > KEPT {
+            self.values.reserve_exact(KEPT - self.values.len());
+        }
+        self.values.push_back(value);
     }
 
     fn known(&self) -> Vec<(i64, u64)> {
@@ -239,8 +253,15 @@ impl Drop for Forecaster {
     fn drop(&mut self) {
         self.desk.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed, and the site does without forecasts.
-            let _ = thread.join();
+            // A file may be on a disk that does not answer, and a net takes its time: the site does not wait for that.
+            let until = Instant::now() + LEAVE;
+            while !thread.is_finished() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+            if thread.is_finished() {
+                // A panic there was printed, and the site does without forecasts.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -326,8 +347,11 @@ impl Loop {
                 return;
             }
             // A model may take seconds, and meanwhile the site's thread may be asked for these minutes: it gets what it reads, and no lock.
-            let read = read_by(model, &self.desk.minutes()[at]);
-            forecasts.extend(read.and_then(|(series, end)| expected(watched, model, &series, end)));
+            let Some((series, end)) = read_by(model, &self.desk.minutes()[at]) else { continue };
+
+            // What it said before is of a time of which it knows nothing any more.
+            let none = Forecast { quota: watched.quota.clone(), tokens: 0, micros: 0 };
+            forecasts.push(expected(watched, model, &series, end).unwrap_or(none));
         }
 
         // A queue that is full leaves no room for a forecast, and the site does without.
@@ -357,7 +381,11 @@ fn read_by(model: &Fitted, minutes: &Minutes) -> Option<(Series, i64)> {
 fn expected(watched: &Watched, model: &Fitted, series: &Series, end: i64) -> Option<Forecast> {
     let frame = model.frame();
     let tokens = model.forecast(series.in_steps(frame.step_s).values(), end)?;
-    let seconds = frame.step_s.saturating_mul(frame.horizon as u64);
+
+    // As many a second for as long as the next forecast may take to come: between the two, the site would give tokens away, and want them back.
+    let step = frame.step_s.saturating_mul(frame.horizon as u64);
+    let seconds = step.saturating_add(PATIENCE.as_secs());
+    let tokens = tokens * seconds as f64 / step as f64;
     // The conversion is saturating.
     Some(Forecast {
         quota: watched.quota.clone(),
@@ -411,6 +439,7 @@ mod tests {
             minutes.push(200_000 + minute, Some(1));
         }
         assert_eq!(minutes.values.len(), KEPT);
+        assert!(minutes.values.capacity() < KEPT + KEPT / 10, "room for {}", minutes.values.capacity());
     }
 
     #[test]
@@ -441,7 +470,7 @@ mod tests {
             said.extend(forecast(&minutes));
         }
         // Five minutes of 4 are 20, and 40 are expected of the next ten.
-        let expected = Forecast { quota: "gpus".into(), tokens: 40, micros: 600_000_000 };
+        let expected = Forecast { quota: "gpus".into(), tokens: 40, micros: 605_000_000 };
         assert_eq!(said, [expected.clone(), expected]);
         minutes.push(1_010, None);
         for minute in 11..15 {

@@ -141,8 +141,8 @@ pub(crate) struct Engine {
     /// Where batches go in the end; reads wait for it where the overlay does not have a row.
     store: Box<dyn Store>,
     clock: Clock,
-    /// When the machine was opened.
-    opened: Instant,
+    /// Since when the machine serves; none while it does not.
+    serves_since: Option<Instant>,
     parts: Arc<Parts>,
     /// The effects that are on their way out.
     leaving: Leaving,
@@ -251,7 +251,7 @@ impl Engine {
             gather,
             store,
             clock,
-            opened: Instant::now(),
+            serves_since: None,
             parts,
             leaving,
             nothing: View::empty(),
@@ -744,9 +744,10 @@ impl Engine {
     }
 
     /// Publishes the machine's state: for probes, for the metrics, and for those who wait until it is ready.
-    fn publish(&self) {
+    fn publish(&mut self) {
         // Only a change wakes those who wait for one: this runs after every turn.
         let health = Health { readiness: Some(self.readiness()), waiting_for: self.waiting_for() };
+        let is_ready = health.is_ready();
         self.parts.health.send_if_modified(|published| {
             let is_new = *published != health;
             *published = health;
@@ -755,7 +756,10 @@ impl Engine {
         if self.parts.figures.take_question() {
             self.parts.figures.put(self.figures());
         }
-        self.parts.demand.answer(self.opened, |quota| self.node.chapters().quotas.asked(quota));
+        // Nothing is known of the demand while it serves nobody: that is no zero.
+        self.serves_since = if is_ready { self.serves_since.or_else(|| Some(Instant::now())) } else { None };
+        let asked = |quota: &str| self.serves_since.and_then(|_| self.node.chapters().quotas.asked(quota));
+        self.parts.demand.answer(self.serves_since.unwrap_or_else(Instant::now), asked);
 
         let mut gauges = self.parts.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.node = *self.node.metrics();

@@ -582,14 +582,13 @@ fn serve(
             }
         };
 
-        drop(forecaster);
-
         // The machine is gone, so nobody answers what still waits. Clients learn that now, not by a time-out. One that does not take
         // its last replies must not keep the site.
         parts.mailbox.hang_up(Phase::Stopped);
         parts.health.send_replace(Health::stopped());
         goodbye.send_replace(true);
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, server).await;
+        drop(forecaster);
         match &result {
             Ok(()) => info!("stopped"),
             Err(error) => error!(%error, "stopped"),

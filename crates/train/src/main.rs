@@ -164,6 +164,9 @@ impl Fit {
         let model =
             fit::fit(kind, task, None).map_err(|problem| format!("{kind} cannot be fitted to {path}: {problem}"))?;
 
+        if !fit::is_kept(&model) {
+            return Err(format!("{kind} would read {} steps: more than two weeks, which sites keep", model.window()));
+        }
         let json = model.to_json().map_err(|error| error.to_string())?;
         write(&self.out, &json)?;
         let (first, last) = (time::format(series.time(0)), time::format(series.time(points.len())));

@@ -9,7 +9,7 @@ mod lstm;
 mod naive;
 mod net;
 
-use slackline_forecast::{Fitted, Kind, Parameters, RandomWalk};
+use slackline_forecast::{Fitted, Kind, LONGEST_WINDOW, Parameters, RandomWalk};
 
 use crate::points::Points;
 
@@ -67,6 +67,7 @@ impl Task<'_> {
         let mut fitted = Vec::new();
         for candidate in candidates {
             match fit(self.first_part(), candidate) {
+                Ok(model) if !is_kept(&model) => problem = "it would read more than two weeks, which sites keep".into(),
                 Ok(model) => fitted.push((candidate, model)),
                 Err(error) => problem = error,
             }
@@ -89,9 +90,17 @@ impl Task<'_> {
     fn calibration(self, model: &Fitted) -> usize {
         let Ok(calibrated) = model.clone().calibrated(CALIBRATED) else { return 0 };
         let window = calibrated.window();
+        if !is_kept(&calibrated) {
+            return 0;
+        }
         let errors = self.judge(&calibrated, window).zip(self.judge(model, window));
         if errors.is_some_and(|(calibrated, plain)| calibrated <= PREMIUM * plain) { CALIBRATED } else { 0 }
     }
+}
+
+/// True if sites keep as much demand as a model reads: so many minutes.
+pub(crate) fn is_kept(model: &Fitted) -> bool {
+    model.window() as u64 * model.frame().step_s <= LONGEST_WINDOW as u64 * 60
 }
 
 /// Fits a model to the first steps of a series. `before` is the same kind of model, fitted to fewer steps, if there is one: what is chosen for a
