@@ -471,8 +471,9 @@ impl<A: Spent> Model for Setup<A> {
             if state.left.acquires > 0 && share.free(self.membership(at, site.incarnation, &members)).can_be_spent() {
                 actions.push(Action::Acquire(at));
             }
-            // A crash of a site that has nothing volatile changes nothing.
-            if state.left.crashes > 0 && *site.avantan.role() != Role::Idle {
+            // A crash of a site that has nothing volatile changes nothing. What others have answered it is volatile, too.
+            let has_asked = site.clearance != Clearance::default();
+            if state.left.crashes > 0 && (has_asked || *site.avantan.role() != Role::Idle) {
                 actions.push(Action::Crash(at));
             }
             if state.left.losses > 0 && self.losers.contains(&at) {

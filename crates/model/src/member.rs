@@ -9,8 +9,9 @@
 //! has two. A unit test of the agreement shows that, with six.
 //!
 //! That a change itself is decided once is the same agreement's, and checked with it ([`crate::avantan`]): here one is decided as soon as
-//! a majority of the members that the last one left may vote for it. What a vote asks of a site is the product's rule: everything that
-//! it knows has recorded the last change. The site that joined may vote at once, since it may have done so when it knew nothing yet.
+//! a majority of the members that the last one left may vote for it. What a vote asks of a site is the product's rule, written once more
+//! here because a change is one step: everything that it knows has recorded the last change. That the product's agreement asks for it, scenarios
+//! and a planted bug show. The site that joined may vote at once, since it may have done so when it knew nothing yet.
 //!
 //! Properties:
 //!

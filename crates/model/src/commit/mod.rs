@@ -5,7 +5,8 @@
 //!
 //! - a client may hand a transaction to its coordinator, or ask for its outcome;
 //! - every message may arrive next, in any order, or never; in a setup that repeats them also more than once;
-//! - a site's timers may fire, all together, while it takes every other site to be down;
+//! - a site's timers may fire, all together: an hour later, while it takes every other site to be down; or, in the setups that say so, a
+//!   second later, while it hears from all;
 //! - a site's clock may pass the deadline, with those of the others or without;
 //! - a site may crash: its memory is lost. It starts again from its storage, or never does;
 //! - a site may lose its disk and come back with a new incarnation, which the others have noted by then: joining requires that.
@@ -13,8 +14,8 @@
 //! Each step is atomic with its write, because the driver's release rule ([`slackline_core::machine::Gate`]) lets no message
 //! leave before it: a crash between the two is a message that never arrives.
 //!
-//! Of time only two things matter: a clock is before the deadline or after it, and a timer that fires is due. So times are no
-//! part of a state ([`Txns::fingerprint`]).
+//! Of time three things matter: a clock is before the deadline or after it, a timer that fires is due, and whether those who wait have
+//! patience, which is the same in all of a setup. So times are no part of a state ([`Txns::fingerprint`]).
 //!
 //! # Properties
 //!
@@ -65,8 +66,10 @@ const SITES: usize = 3;
 /// The wall clock before the deadline, and after it.
 const EARLY: i64 = 1_000_000 * SECOND as i64;
 const LATE: i64 = EARLY + 100 * SECOND as i64;
-/// The monotonic clock advances by this when timers fire, so that all are due.
+/// The monotonic clock advances by this when timers fire, so that all are due, and nobody has patience any more.
 const AN_HOUR: u64 = 3_600 * SECOND;
+/// The same where everybody has patience: what was asked is asked again.
+const SOON: u64 = SECOND;
 /// The time that a transaction may take.
 const TIMEOUT: u64 = 5 * SECOND;
 
@@ -98,6 +101,8 @@ pub struct Setup {
     pub looks: u8,
     /// The number of times that clients may ask for outcomes.
     pub asks: u8,
+    /// True if timers fire a second later, before anybody's patience has passed; false if an hour later.
+    pub soon: bool,
     /// True if a message may arrive more than once.
     pub repeats: bool,
     /// True if the clocks pass the deadline one by one, in any order; false if they do so together.
@@ -495,12 +500,17 @@ impl Setup {
         self.turn(state, *to, true, &needs, &|txns, turn, view| txns.message(turn, view, *from, 0, body.clone()))
     }
 
-    /// A site's timers fire, all of them. Returns the places of the messages that it sends.
+    /// A site's timers fire, all of them, an hour later. Returns the places of the messages that it sends.
     fn look(&self, state: &mut State, at: usize) -> Vec<u16> {
+        self.look_after(state, at, AN_HOUR, false)
+    }
+
+    /// The same so much later, while the site hears from the others or does not.
+    fn look_after(&self, state: &mut State, at: usize, span: u64, hears: bool) -> Vec<u16> {
         let site = Arc::make_mut(&mut state.sites[at]);
-        site.mono += AN_HOUR;
+        site.mono += span;
         let needs = |txns: &Txns, here: &Here, needed: &mut KeySet| txns.tick_needs(here, needed);
-        self.turn(state, at, false, &needs, &|txns, turn, view| txns.tick(turn, view))
+        self.turn(state, at, hears, &needs, &|txns, turn, view| txns.tick(turn, view))
     }
 
     /// A site's clock passes the deadline.
@@ -639,7 +649,10 @@ impl Model for Setup {
                 }
             }
             Action::Look(at) => {
-                self.look(&mut state, at);
+                match self.soon {
+                    true => self.look_after(&mut state, at, SOON, true),
+                    false => self.look(&mut state, at),
+                };
                 state.looks -= u8::from(state != *last);
             }
             Action::Pass(at) => Self::pass(&mut state, at),
@@ -718,6 +731,11 @@ pub fn setups() -> Vec<Setup> {
         Plan { coordinator: 1, reads: vec![1], writes: vec![(0, "x")] },
     ];
 
+    let at_one = vec![
+        Plan { coordinator: 0, reads: vec![], writes: vec![(1, "x"), (2, "x")] },
+        Plan { coordinator: 2, reads: vec![], writes: vec![(1, "x"), (2, "y")] },
+    ];
+
     let setup = |name, plans: Vec<Plan>| Setup {
         name,
         plans,
@@ -726,6 +744,7 @@ pub fn setups() -> Vec<Setup> {
         losses: 0,
         looks: 1,
         asks: 0,
+        soon: false,
         repeats: false,
         skewed: false,
         right: false,
@@ -750,6 +769,13 @@ pub fn setups() -> Vec<Setup> {
         },
         Setup { crashes: 0, asks: 1, ..setup("commit at three homes, its client asks", one()) },
         Setup { crashes: 0, repeats: true, ..setup("commit at three homes, messages repeat", one()) },
+        Setup { crashes: 0, repeats: true, ..setup("commit of two that write one object, messages repeat", at_one) },
+        Setup { crashes: 0, soon: true, looks: 2, ..setup("commit at three homes, asked once more", one()) },
+        Setup {
+            soon: true,
+            looks: 2,
+            ..setup("commit, the coordinator takes no part, asked once more, one crash", outside())
+        },
         Setup { right: true, looks: 2, ..setup("commit at three homes, a right in the way, one crash", one()) },
         Setup { looks: 2, ..setup("commit of two that exclude each other, one crash", exclude) },
         Setup { crashes: 0, losses: 1, looks: 3, ..setup("commit at two homes, one disk lost", vec![two]) },
