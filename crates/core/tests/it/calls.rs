@@ -428,6 +428,7 @@ fn answer_that_a_call_is_gone_is_of_before_it_was_registered_again() {
     assert_eq!(result(&mut cluster, 0, &mut draft, &twice()), 10);
     let proposal = draft.proposal(0).expect("both were computed").1;
     assert_eq!(commit(&mut cluster, 0, proposal), committed(2));
+    cluster.run(SECOND);
     for (to, from, message) in late {
         cluster.feed(to, Input::Message { from, message });
     }
