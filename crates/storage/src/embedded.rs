@@ -121,14 +121,14 @@ impl Embedded {
             table.absorb(&[], begin)?;
         }
         let (active, spare) = first_segment(&place, listing, number)?;
-        match (named, || directory.write_identity(identity)) {
-            (Named::Whole, _) => {}
-            (Named::Not, write) => write()?,
-            // It is complete as it is. What is missing is noted at a start that finds room.
-            (Named::WithoutLanes, write) => match write() {
-                Err(OpenError::Io { source, .. }) if is_full(&source) => {}
-                written => written?,
-            },
+        if named != Named::Whole {
+            let written = directory.write_identity(identity);
+
+            // One that only lacks the number of lanes is complete as it is: that is noted at a start that finds room.
+            let may_wait = named == Named::WithoutLanes && matches!(written, Err(OpenError::Full { .. }));
+            if !may_wait {
+                written?;
+            }
         }
         let torn = directory.torn(last);
 
