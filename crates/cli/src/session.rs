@@ -79,7 +79,7 @@ impl Connection {
         json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(json, AtInterrupt::Hears, Some(Instant::now() + self.deadline), work, Client::close)
+        self.run_and_end(json, AtInterrupt::Hears, self.until(), work, Client::close)
     }
 
     /// The same for work that acquires tokens.
@@ -88,7 +88,7 @@ impl Connection {
         json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(json, AtInterrupt::GivesBack, Some(Instant::now() + self.deadline), work, Client::close)
+        self.run_and_end(json, AtInterrupt::GivesBack, self.until(), work, Client::close)
     }
 
     /// The same for work that changes nothing.
@@ -97,7 +97,7 @@ impl Connection {
         json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(json, AtInterrupt::Ends, Some(Instant::now() + self.deadline), work, Client::close)
+        self.run_and_end(json, AtInterrupt::Ends, self.until(), work, Client::close)
     }
 
     /// The same for work that goes on until it is interrupted, and has the deadline for each of its questions.
@@ -115,7 +115,12 @@ impl Connection {
         json: bool,
         work: impl FnOnce(Client) -> F,
     ) -> Result<End, Finish> {
-        self.run_and_end(json, AtInterrupt::Hears, Some(Instant::now() + self.deadline), work, Client::leave)
+        self.run_and_end(json, AtInterrupt::Hears, self.until(), work, Client::leave)
+    }
+
+    /// When a command that begins now ends.
+    fn until(&self) -> Option<Instant> {
+        Some(Instant::now() + self.deadline)
     }
 
     fn run_and_end<F: Future<Output = Result<End, Finish>>, E: Future<Output = Vec<Left>>>(

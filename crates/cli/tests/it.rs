@@ -1006,13 +1006,20 @@ fn treaty_with_a_frozen_region_is_found_shown_and_listed() {
     assert_eq!(us.run(&["txn", requires, "--json"]).json()["treaty"], json!("enough"));
 }
 
-#[test]
-fn acquire_that_is_broken_off_holds_nothing() {
+/// Three regions, `a` to `c`, each as far from each other; and the folder of their table.
+fn far_apart(rtt_ms: u32) -> (tempfile::TempDir, Server) {
     let folder = tempfile::tempdir().expect("a directory");
     let table = folder.path().join("rtt.csv");
-    std::fs::write(&table, "from,to,rtt_ms\na,b,800\nb,c,800\na,c,800\n").expect("written");
+    let lines = ["a,b", "b,c", "a,c"].map(|pair| format!("{pair},{rtt_ms}\n"));
+    std::fs::write(&table, format!("from,to,rtt_ms\n{}", lines.concat())).expect("written");
     let table = table.to_str().expect("a path of this test");
     let cluster = Server::start(&["dev", "--json", "--port", "0", "--memory", "--rtt", table]);
+    (folder, cluster)
+}
+
+#[test]
+fn acquire_that_is_broken_off_holds_nothing() {
+    let (_folder, cluster) = far_apart(800);
     assert_eq!(cluster.run(&["quota", "create", "gpus", "--limit", "300", "--deadline", "50s"]).status, 0);
     // It waits for tokens of the others for a second or so.
     let acquire = ["quota", "acquire", "gpus", "200", "--site", "a", "--deadline", "30s"];
@@ -1028,11 +1035,7 @@ fn acquire_that_is_broken_off_holds_nothing() {
 /// The outcome takes longer than it waits for it, and somebody must be able to ask.
 #[test]
 fn change_that_is_broken_off_names_its_operation() {
-    let folder = tempfile::tempdir().expect("a directory");
-    let table = folder.path().join("rtt.csv");
-    std::fs::write(&table, "from,to,rtt_ms\na,b,1600\nb,c,1600\na,c,1600\n").expect("written");
-    let table = table.to_str().expect("a path of this test");
-    let cluster = Server::start(&["dev", "--json", "--port", "0", "--memory", "--rtt", table]);
+    let (_folder, cluster) = far_apart(1_600);
     eventually("all serve", || cluster.run(&["status", "--json"]).status, |status| *status == 0);
     let create = ["quota", "create", "gpus", "--limit", "300", "--deadline", "50s", "--json"];
     let broken_off = cluster.run_interrupted(&create, Duration::from_millis(400));

@@ -381,10 +381,8 @@ impl Treaty {
     /// Its home, or one that it rests on, does not answer; the treaty is not there.
     pub async fn valid(&self) -> Result<bool, Reason> {
         let placed = self.treaty.place(self.client.topology())?;
-        let (port, deadline) = (self.client.port(), self.client.deadline_now());
-        let site = self.way_to(&placed).await;
-        let found = treaties::find(&*port, site, placed.object(), deadline).await?;
-        let (found, _) = found.ok_or(Reason::Treaty(TreatyRefusal::Unknown))?;
+        let (_, found) = self.look(&placed).await;
+        let found = found?.ok_or(Reason::Treaty(TreatyRefusal::Unknown))?;
         Ok(found.is_valid && found.statement == *placed.statement())
     }
 
@@ -400,18 +398,22 @@ impl Treaty {
 
     async fn end(&self, placed: &Placed) -> Outcome<()> {
         let (port, deadline) = (self.client.port(), self.client.deadline_now());
-        let site = self.way_to(placed).await;
+        let (site, _) = self.look(placed).await;
         treaties::end(port, site, placed.object(), deadline).await.map(|_| ())
     }
 
-    /// The site through which its home is asked: itself, since others may not serve. Where this client does not reach it, or it says nothing for
-    /// half of the time, the nearest may.
-    async fn way_to(&self, placed: &Placed) -> SiteId {
-        let port = self.client.port();
+    /// The treaty as its home has it now, and the site through which that is asked: itself, since others may not serve. Where this client does
+    /// not reach it, or it says nothing for half of the time, the nearest may.
+    async fn look(&self, placed: &Placed) -> (SiteId, Result<Option<treaty::Treaty>, Reason>) {
+        let (port, deadline) = (self.client.port(), self.client.deadline_now());
         let half = port.now() + self.client.shared.deadline() / 2;
-        match treaties::find(&*port, placed.site(), placed.object(), half).await {
-            Err(Reason::NotSent { .. }) => self.client.nearest_site(),
-            _ => placed.site(),
+        let find = async |site, until| {
+            let found = treaties::find(&*port, site, placed.object(), until).await;
+            (site, found.map(|found| found.map(|(treaty, _)| treaty)))
+        };
+        match find(placed.site(), half).await {
+            (_, Err(Reason::NotSent { .. })) => find(self.client.nearest_site(), deadline).await,
+            found => found,
         }
     }
 

@@ -10,7 +10,8 @@ use crate::time::Time;
 
 /// The most batches under way at a time; more than one only in a crowd.
 pub(super) const FLIGHTS: usize = 3;
-/// A batch that has no answer after this long: the connection is as good as dead.
+/// A batch that has no answer after this long: the connection is as good as dead. For as long a site that has not answered a read comes after
+/// others.
 pub const STALLED: Duration = Duration::from_secs(10);
 
 /// Where a stream leads.
@@ -52,8 +53,8 @@ pub(super) struct Stream {
     pub(super) opening: bool,
     /// Why the site opened no session when it was last asked; none once it has opened one.
     pub(super) closed_door: Option<Refusal>,
-    /// True from when a call's patience has passed, or the time of a read, until anything is heard of the site, or nothing is under way there by which it could be
-    /// heard.
+    /// True from when a call's patience has passed, or the time of a read, until anything is heard of the site, or nothing is under way
+    /// there by which it could be heard.
     pub(super) silent: bool,
     /// Until when it counts as silent though nothing is under way there, since a read had no answer.
     silent_until: Time,

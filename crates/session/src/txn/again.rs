@@ -115,8 +115,8 @@ impl Course {
         Begun { site, at, before }
     }
 
-    /// The site for a run: the nearest of those that can be reached, one that says nothing last. Those to avoid have just failed; if there is no other, they are
-    /// forgotten.
+    /// The site for a run: the nearest of those that can be reached, one that says nothing last. Those to avoid have just failed; if there
+    /// is no other, they are forgotten.
     fn choose(&mut self, port: &dyn Port, region: Option<u16>) -> SiteId {
         let is_there = |site: SiteId| region.is_none_or(|region| region == site.region);
         let links = || port.links(OBJECTS_LANE).iter().filter(|link| is_there(link.site));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use slackline_core::machine::{Batch, Reader};
-use slackline_storage::{Embedded, Identity, LogWriter, OpenError, Options};
+use slackline_storage::{Embedded, Identity, LogWriter, OpenError, Options, Store};
 
 pub(crate) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -84,6 +84,13 @@ pub(crate) fn fill(writer: &mut dyn LogWriter, range: std::ops::RangeInclusive<u
         let batches: Vec<Arc<Batch>> = numbers.iter().map(|number| numbered(*number, keys)).collect();
         append(writer, numbers[0], &batches);
     }
+}
+
+/// Makes a directory with the batches 1 to `last` of [`numbered`], ten at a time, and closes it.
+pub(crate) fn make(scratch: &Scratch, last: u64, keys: u64) {
+    let mut store = open(&scratch.site(), &small()).unwrap();
+    let mut writer = store.writer().unwrap();
+    fill(&mut *writer, 1..=last, 10, keys);
 }
 
 /// The rows after the batches 1 to `last` of [`numbered`].

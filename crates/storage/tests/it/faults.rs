@@ -121,10 +121,7 @@ fn table_grows_on_a_disk_with_less_room_than_it_has() {
 #[test]
 fn segments_of_another_size_replace_the_old_ones_whatever_the_disk_holds() {
     let scratch = Scratch::new("other-size");
-    let mut store = open(&scratch.site(), &small()).unwrap();
-    let mut writer = store.writer().unwrap();
-    fill(&mut *writer, 1..=500, 10, 30);
-    drop((writer, store));
+    make(&scratch, 500, 30);
     for step in 0u64.. {
         let faults = Faults::new();
         faults.set_space(Some(step * (32 << 10)));

@@ -344,10 +344,7 @@ fn no_segment_is_made_anew_where_the_table_keeps_up() {
 #[test]
 fn segments_of_another_size_are_read_then_replaced() {
     let scratch = Scratch::new("resize");
-    let mut store = open(&scratch.site(), &small()).unwrap();
-    let mut writer = store.writer().unwrap();
-    fill(&mut *writer, 1..=500, 10, 50);
-    drop((writer, store));
+    make(&scratch, 500, 50);
     let larger = Options { segment_bytes: 128 << 10, ..small() };
     let store = open(&scratch.site(), &larger).unwrap();
     assert_eq!(all(store.reader()), expected(500, 50));
