@@ -138,6 +138,9 @@ pub(super) struct Shortage {
     pub(super) hopes_until: Option<u64>,
     /// The last time at which tokens came from elsewhere, or a round was decided.
     pub(super) fed_at: u64,
+    /// The time of the last round that this site led ahead of need, and how many it has led since it last had what it expects to be
+    /// asked for.
+    pub(super) ahead: (u64, u32),
 }
 
 /// A creation, a deletion or another change that waits for its round.
@@ -222,7 +225,13 @@ impl Activity {
             admin: VecDeque::new(),
             peers: vec![PeerShare::default(); members],
             tick_at,
-            shortage: Shortage { spared: (0, 0), asked_for_gifts: false, hopes_until: None, fed_at: now },
+            shortage: Shortage {
+                spared: (0, 0),
+                asked_for_gifts: false,
+                hopes_until: None,
+                fed_at: now,
+                ahead: (0, 0),
+            },
             deadline_at: NEVER,
             active_at: now,
             leader: Leader::new(now),

@@ -35,6 +35,8 @@ const PAYMENTS: u64 = SECOND;
 const HOPE: u64 = 2;
 /// The most operations that may wait for the creation or deletion of one quota: each look at them is a walk over all.
 const ADMIN: usize = 256;
+/// Between two rounds ahead of need that each leave this site short, one second is doubled so often at most: a minute.
+const AHEAD_IN_VAIN: u32 = 6;
 /// A request for more than this part of the limit waits for gifts that are on their way elsewhere.
 const LARGE: i64 = 64;
 
@@ -183,8 +185,17 @@ impl Quotas {
         }
         let lacking = activity.demand.forecast(SECOND).max(quota.asked.size.large());
         let elsewhere = activity.known_free(&turn.here);
-        let starving = quota.avantan.share.free(turn.here.site) < lacking && now >= activity.shortage.fed_at + SECOND;
-        if starving && elsewhere >= lacking.saturating_mul(2 * turn.here.peers.len() as i64) {
+        let (has_enough, fed_at) = (quota.avantan.share.free(turn.here.site) >= lacking, activity.shortage.fed_at);
+        let (led_at, in_vain) = activity.shortage.ahead;
+        if has_enough {
+            self.activity(&turn.here, at).shortage.ahead = (led_at, 0);
+            return;
+        }
+
+        // Where others expect far more, each round brings little here, and the next would bring no more: ever more slowly.
+        let has_patience = now >= fed_at + SECOND && now >= led_at + (SECOND << in_vain.min(AHEAD_IN_VAIN));
+        if has_patience && elsewhere >= lacking.saturating_mul(2 * turn.here.peers.len() as i64) {
+            self.activity(&turn.here, at).shortage.ahead = (now, in_vain.saturating_add(1));
             self.lead(turn, at, Intent::Move, Cause::Proactive);
         }
     }

@@ -1,8 +1,8 @@
 //! Scenarios of quotas, named subject_condition_outcome.
 
 use slackline_core::api::{
-    Answer, BATCH_OPERATIONS, Batch, Hold, Operation, Outcome, Readiness, Refusal, Request, Response, Submission,
-    UnknownReason,
+    Answer, BATCH_OPERATIONS, Batch, Forecast, Hold, Operation, Outcome, Readiness, Refusal, Request, Response,
+    Submission, UnknownReason,
 };
 use slackline_core::avantan::Membership;
 use slackline_core::chapter::Chapter as _;
@@ -1060,4 +1060,29 @@ fn new_storage_is_told_of_quotas_at_rest_by_a_site_that_starts_again() {
     let recorded = |name: &&String| cluster.share(0, name).table.recorded(SiteId::new(1, 0)) == new;
     let unrecorded = names.iter().filter(|name| !recorded(name)).count();
     assert_eq!(unrecorded, 0, "quotas that have not recorded the new storage");
+}
+
+#[test]
+fn forecast_that_no_round_can_meet_leads_ever_more_slowly() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create(1_000));
+    cluster.run(SECOND);
+
+    // Two regions expect so much more that what a round brings to the first is far below what it expects in a second.
+    for (at, a_second) in [(0, 100), (1, 100_000), (2, 100_000)] {
+        let forecast = Forecast { quota: "gpus".into(), tokens: 600 * a_second, micros: 600 * SECOND };
+        cluster.request(at, 79, Request::Expect(vec![forecast]));
+    }
+    cluster.run(60 * SECOND);
+    let led =
+        |cluster: &Cluster, at: usize| cluster.hosts[at].node.as_ref().expect("it runs").metrics().rounds_proactive;
+    let first = led(&cluster, 0);
+    assert!((2..=7).contains(&first), "{first} rounds in a minute in which nobody asked for anything");
+
+    // Others' forecasts end: this site has what it expects, and the next shortage is met at once.
+    for at in 1..3 {
+        cluster.request(at, 79, Request::Expect(vec![Forecast { quota: "gpus".into(), tokens: 0, micros: SECOND }]));
+    }
+    cluster.run(5 * SECOND);
+    assert!(cluster.free(0, "gpus") >= 100, "{} tokens here", cluster.free(0, "gpus"));
 }
