@@ -763,6 +763,10 @@ impl Participant {
 
         let denied = self.denied(&turn.here, id);
         let vote = match longest(self.waits(&turn.here, id)) {
+            // What it read may have changed while it waited. Then that is what its client is told, and what it runs again for.
+            Some(_) if is_in_view && let Some(abort) = self.never_holds(turn, table, calls, id) => {
+                self.refuse_part(turn, id, abort)
+            }
             // A treaty that it relies upon has not enough slack for it, and is not retracted for it.
             Some(_) if denied.is_some() => {
                 let abort = denied.expect("looked at just now");
@@ -789,10 +793,8 @@ impl Participant {
                 self.refuse_part(turn, id, abort)
             }
             None if !turn.here.agrees_with(id.site) => return self.look_at(id, turn.here.now.mono + ASK),
-            // What it read may have changed while it waited.
-            Some(_) if is_in_view && let Some(abort) = self.never_holds(turn, table, calls, id) => {
-                self.refuse_part(turn, id, abort)
-            }
+            // A treaty is to be retracted for it, if it may still be committed: that is seen in the next call, which has its rows.
+            Some(_) if !is_in_view && self.leaves.is_doubted(id) => return self.look_at(id, turn.here.now.mono),
             Some(_) => {
                 self.ask_back(turn, id);
                 self.look_when_over(&turn.here, id);

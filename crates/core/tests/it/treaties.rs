@@ -653,6 +653,33 @@ fn treaty_is_not_retracted_for_a_write_that_never_is() {
     assert!(world.valid_at(0).is_some(), "the treaty is retracted for nothing");
 }
 
+/// All homes together have not what the write takes, and what it read is written while the others are asked. Then it never is carried out.
+#[test]
+fn treaty_is_not_retracted_for_a_write_whose_reads_change_while_it_waits() {
+    let mut world = at_least_30();
+    let read = world.read(0, vec![ObjectKey::new(0, "m")]).expect("it is read")[0].version.number;
+    let waits = write(&mut world, 0, &[("m", read)], &[("n", -100)]);
+    world.run(5 * MILLISECOND);
+    let changes = write(&mut world, 0, &[], &[("m", 1)]);
+    world.run(SECOND);
+    assert_eq!(world.cluster.outcome(0, changes), Some(Outcome::Committed { phases: 1 }));
+    let Some(Outcome::Aborted(abort)) = world.cluster.outcome(0, waits) else { panic!("it is refused") };
+    assert_eq!(abort.cause, Cause::Changed);
+    world.run(4 * SECOND);
+    assert!(world.valid_at(0).is_some(), "the treaty is retracted for nothing");
+}
+
+/// The same, and what it read stays as it is: the treaty goes, and the write is carried out.
+#[test]
+fn treaty_is_retracted_for_a_write_that_takes_more_than_there_is() {
+    let mut world = at_least_30();
+    let read = world.read(0, vec![ObjectKey::new(0, "m")]).expect("it is read")[0].version.number;
+    let waits = write(&mut world, 0, &[("m", read)], &[("n", -100)]);
+    world.run(SECOND);
+    assert_eq!(world.cluster.outcome(0, waits), Some(Outcome::Committed { phases: 1 }));
+    assert!(world.valid_at(0).is_none(), "it is broken, and stands");
+}
+
 /// A home writes three at a time, and will lack slack soon. The two groups of others that it asks first have less than it wants ahead, and the
 /// last home is down: what the first have comes without it.
 #[test]

@@ -47,7 +47,15 @@ impl Leaves {
         let (me, now) = (turn.here.site.me, turn.here.now);
         let before = self.wants.get(id);
         let (since, was_spared) = before.map_or((now, false), |want| (want.since, want.was_spared));
-        let mut want = Want { since, me, takes: BTreeMap::new(), relies: part.relies.clone(), was_spared };
+        let confirmed = before.map(|want| want.doubted.clone()).unwrap_or_default();
+        let mut want = Want {
+            since,
+            me,
+            relies: part.relies.clone(),
+            was_spared,
+            confirmed: confirmed.clone(),
+            ..Want::default()
+        };
         for Lack { making, clause, takes, is_put } in self.lacks(locks, part) {
             want.takes.insert((making, clause), (takes, is_put));
         }
@@ -57,6 +65,14 @@ impl Leaves {
         }
         self.wants.insert(id, want);
         makings.iter().for_each(|making| self.ask_for_wanted(turn, locks, making));
+
+        // It was looked at for this: what the others have told still stands, if they were not asked anew.
+        for making in confirmed {
+            let asking = self.leaves.get(&making).and_then(|leaf| leaf.asking.as_ref());
+            if asking.is_some_and(|asking| asking.is_planned) {
+                self.give_up(turn, locks, &making);
+            }
+        }
     }
 
     /// A part that does not wait for slack any longer is refused. Its client will come again, and should find the slack; or, where there is
@@ -143,6 +159,11 @@ impl Leaves {
     /// The treaty that a part relies upon and for which there is not enough slack: it is refused.
     pub(in crate::txn) fn take_denied(&mut self, id: OperationId) -> Option<ObjectKey> {
         self.denied.remove(&id)
+    }
+
+    /// True if a treaty is to be retracted for a part as soon as that was looked at.
+    pub(in crate::txn) fn is_doubted(&self, id: OperationId) -> bool {
+        self.wants.get(id).is_some_and(|want| !want.doubted.is_empty())
     }
 
     /// The parts that are to be looked at again.
@@ -457,17 +478,28 @@ impl Leaves {
         spared.iter().for_each(|id| self.wants.spare(*id));
         self.refuse(turn.here.now.mono, making, refused.into_iter());
 
+        // What a part read may have changed while it waited: nothing is retracted for one that can never be committed. Who breaks the treaty
+        // is looked at once more first, with the rows that it needs.
+        let breaks = |want: &Want| want.lacks_some(making, &short) && !want.relies_on(&making.0);
+        let breaking = self.wants.of(making).filter(|(_, want)| breaks(want));
+        let breaking: Vec<(OperationId, bool)> =
+            breaking.map(|(id, want)| (id, want.confirmed.contains(making))).collect();
+        let is_confirmed = breaking.iter().any(|(_, is_confirmed)| *is_confirmed);
+        for (id, _) in breaking.iter().filter(|_| !is_confirmed) {
+            self.wants.doubt(*id, making);
+            self.woken.insert(*id);
+        }
+
         let leaf = self.leaves.get_mut(making).expect("looked up above");
-        let breaks = |(_, want): (OperationId, &Want)| want.lacks_some(making, &short) && !want.relies_on(&making.0);
         let breaks_later = |(clause, relies): &(u32, bool)| short.contains(clause) && !relies;
-        let is_broken = leaf.pressed.keys().any(breaks_later) || self.wants.of(making).any(breaks);
+        let is_broken = leaf.pressed.keys().any(breaks_later) || is_confirmed;
         leaf.pressed.retain(|(clause, relies), _| !short.contains(clause) || !relies);
         if is_broken && leaf.stage == Stage::Kept {
             leaf.stage = Stage::Retracting(turn.here.now.mono);
             return self.ask_to_retract(turn, making);
         }
 
-        // The others have what they lack on its way to them; or they were spared.
+        // The others have what they lack on its way to them; or they were spared, or are looked at first.
         if !self.wanted(locks, making).is_empty() {
             let until = turn.here.now.mono + 2 * turn.here.longest_round_trip() + 50 * MILLISECOND;
             let tries = if spared.is_empty() { asking.tries } else { 0 };

@@ -20,6 +20,10 @@ pub(super) struct Want {
     pub(super) relies: Vec<ObjectKey>,
     /// True if it was to be refused, and another one was first.
     pub(super) was_spared: bool,
+    /// The treaties that are to be retracted for it, once it was looked at again: what it read may have changed while it waited.
+    pub(super) doubted: BTreeSet<Making>,
+    /// Of those, the ones that may be retracted: it was looked at since, and still lacks their slack.
+    pub(super) confirmed: BTreeSet<Making>,
 }
 
 impl Want {
@@ -115,6 +119,11 @@ impl Wants {
     /// A part was to be refused, and another one was first.
     pub(super) fn spare(&mut self, id: OperationId) {
         self.parts.get_mut(&id).expect("listed by the caller").was_spared = true;
+    }
+
+    /// A treaty is to be retracted for a part that waits, once it was looked at again.
+    pub(super) fn doubt(&mut self, id: OperationId, making: &Making) {
+        self.parts.get_mut(&id).expect("listed by the caller").doubted.insert(making.clone());
     }
 
     /// What the parts take of each clause of a treaty: those that add in sum, or the most that one takes which puts a value, if that is more.
