@@ -101,7 +101,7 @@ fn explain_tells_phases_rights_and_refusals() {
     assert_eq!((&told["end"]["aborted"]["key"], text.contains('…')), (&json!(long), true), "{text}");
 
     for (id, says) in [
-        ("us-1-999999-1", "there never was such an operation at us"),
+        ("us-1-99999999999-1", "there never was such an operation at us"),
         ("us-7-1-1", "there never was such an operation at us"),
         ("us-1-1-1000", "it is no transaction, or us does not remember it any more"),
     ] {

@@ -30,6 +30,10 @@ pub struct Config {
     /// True if a person has said that the storage of every earlier incarnation of this site is lost. Only storage without an
     /// incarnation looks at it.
     pub new_storage: bool,
+    /// The number of the first session on new storage, at least 1. A cluster that is formed anew, on empty directories, has the sites and
+    /// incarnations of the one before. A driver draws this at random ([`Config::random_session`]), so that a client which knew the former one
+    /// finds its session unknown, and not a stranger's outcomes under its own ids.
+    pub first_session: u64,
 }
 
 /// The usual [`Config::idle_calls`].
@@ -76,7 +80,13 @@ impl Config {
             idle_calls: IDLE_CALLS,
             names_kept: NAMES_KEPT,
             new_storage: false,
+            first_session: 1,
         }
+    }
+
+    /// A number for the first session out of a random one: of two clusters they are far apart, and all take five bytes of a message.
+    pub fn random_session(random: u64) -> u64 {
+        (1 << 30) + (random >> 34)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -254,6 +255,7 @@ impl Site {
                 idle_calls: slackline_core::config::IDLE_CALLS,
                 names_kept: slackline_core::config::NAMES_KEPT,
                 new_storage: config.new_storage != NewStorage::Waits,
+                first_session: node::Config::random_session(RandomState::new().hash_one(&name)),
             },
             new_storage: config.new_storage,
             topology: Arc::clone(&topology),

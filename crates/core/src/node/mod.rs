@@ -33,7 +33,7 @@ use crate::machine::{self, ClientId, Effect, Input, KeySet, Machine, Reader, Seq
 use crate::peer::{Body, PeerMessage, RelayMessage, SiteMessage};
 use crate::right::Start;
 use crate::rows::{self, META, Owner, PAGED};
-use crate::session::{self, Sessions};
+use crate::session::{self, Marks, Sessions};
 use crate::stats::Rng;
 use crate::turn::{Here, Out, Peer, Trust, Turn};
 pub use chapters::Chapters;
@@ -103,7 +103,7 @@ impl Node {
             members,
             identity,
             peers,
-            sessions: Sessions::default(),
+            sessions: Sessions::restore(Marks { reserved: config.first_session.max(1), ..Marks::default() }),
             chapters,
             relays: Relays::starting(rng.draw() >> 16),
             metrics: Metrics::default(),

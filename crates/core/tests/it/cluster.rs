@@ -49,6 +49,8 @@ pub(crate) struct Cluster {
     /// What is done to messages: some are lost, repeated, and overtaken by others. None of that without.
     pub(crate) unruly: Option<Rng>,
     names_kept: u64,
+    /// The number of the first session on new storage.
+    pub(crate) first_session: u64,
     seed: u64,
 }
 
@@ -106,6 +108,7 @@ impl Cluster {
             log: None,
             record: None,
             names_kept,
+            first_session: 1,
             storage_takes: 0,
             unruly: None,
             seed: 1,
@@ -146,6 +149,7 @@ impl Cluster {
         let mut config = Config::new(Self::site(at), members);
         config.new_storage = host.new_storage;
         config.names_kept = self.names_kept;
+        config.first_session = self.first_session;
         host.node = Some(Node::open(config, self.seed, host.batches, &host.rows, now).expect("rows are sound"));
         host.session = None;
     }

@@ -433,3 +433,41 @@ fn outcome_of_an_operation_that_waited_is_kept_as_long_as_any_other() {
     cluster.run(RETENTION + 90 * SECOND);
     assert_eq!(ask(&mut cluster, 0, of, 100), forgotten());
 }
+
+/// All directories are emptied, and the sites start again: sites and incarnations are those of before.
+#[test]
+fn client_of_a_cluster_that_was_formed_anew_is_told_nothing_of_strangers() {
+    let mut cluster = Cluster::new(3);
+    let former = cluster.session(0);
+    assert_eq!(cluster.done(0, create(100)), Outcome::Created { limit: 100 });
+    assert!(granted(&cluster.done(0, acquire(7))));
+
+    cluster.first_session = 1_000_000;
+    for at in 0..3 {
+        cluster.kill(at);
+        cluster.hosts[at].put_back(Default::default());
+        cluster.hosts[at].session = None;
+    }
+    cluster.run(SECOND);
+    (0..3).for_each(|at| cluster.start(at));
+    cluster.run(SECOND);
+
+    // A stranger does the same, under the same numbers.
+    let stranger = cluster.session(0);
+    assert_eq!((stranger.0, stranger.1), (former.0, former.1));
+    assert_eq!(stranger.2, SessionId(1_000_000));
+    assert_eq!(cluster.done(0, create(100)), Outcome::Created { limit: 100 });
+    assert!(granted(&cluster.done(0, acquire(7))));
+    assert_eq!(
+        again(&mut cluster, 0, former, 2, acquire(7)),
+        Some(Outcome::Refused(Refusal::SessionEnded)),
+        "it is not the stranger's"
+    );
+    assert_eq!(ask(&mut cluster, 0, former, 2), withdrawn());
+
+    // No number is given twice after a restart, either.
+    restart(&mut cluster, 0);
+    assert!(cluster.session(0).2 > stranger.2);
+    let shown = cluster.show(1, "gpus");
+    assert_eq!((shown.in_use_min, shown.in_use_max), (7, 7));
+}
