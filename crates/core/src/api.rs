@@ -581,7 +581,10 @@ pub enum Request {
     /// This site's state.
     Status,
     /// Stop taking requests, finish what waits, give the tokens away where that helps. Only the driver asks this.
-    Drain,
+    Drain {
+        /// The longest time that this takes, in microseconds: what waits then is left to the client to ask about.
+        within: u64,
+    },
     /// Reckon with what models expect of some quotas. Only the driver asks this; nothing answers it.
     Expect(Vec<Forecast>),
 }

@@ -564,6 +564,12 @@ impl Model for Setup {
                 state.decided.1.limit.is_none() || state.dead.len() > 1 || all == limit
             }),
             Property::always("own invariants", |_, state: &State| !state.broken),
+            Property::sometimes("a round among a subset is decided", |_, state: &State| {
+                state.ends.values().any(|ends| !ends.rows.is_empty())
+            }),
+            Property::sometimes("a round of the majority is decided", |setup: &Setup, state: &State| {
+                setup.allowed.instances == 0 || state.decided.0 > 1
+            }),
         ]
     }
 }

@@ -563,6 +563,15 @@ impl<A: Spent> Model for Setup<A> {
                 })
             }),
             Property::always("own invariants", |_, state: &State<A>| !state.broken),
+            Property::sometimes("a round is decided", |_, state: &State<A>| !state.decided.is_empty()),
+            Property::sometimes("a new incarnation may vote", |setup: &Setup<A>, state: &State<A>| {
+                let members = setup.members();
+                let may_vote = |(at, site): (usize, &Site<A>)| {
+                    let is_new = site.incarnation > Incarnation(1);
+                    is_new && site.avantan.may_vote(setup.membership(at, site.incarnation, &members))
+                };
+                setup.allowed.losses == 0 || state.sites.iter().enumerate().any(may_vote)
+            }),
         ]
     }
 

@@ -226,6 +226,9 @@ impl Model for Setup {
             Property::always("conservation", |_, state: &State| state.is_conserved()),
             Property::always("told again, it arrives", |_, state: &State| !state.missed),
             Property::always("own invariants", |_, state: &State| !state.broken),
+            Property::sometimes("a gift is taken", |_, state: &State| {
+                state.ledger.values().any(|(_, taken)| *taken > 0)
+            }),
         ]
     }
 }

@@ -19,7 +19,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::thread::available_parallelism;
 
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
 /// The result of an exploration.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub struct Explored {
     pub exhausted: bool,
     /// The shortest path found to a state that breaks a property.
     pub violation: Option<Violation>,
+    /// What was to happen in some state, and happened in none: of nothing every property is true.
+    pub missed: Vec<&'static str>,
 }
 
 /// A counterexample.
@@ -113,21 +115,31 @@ where
     let threads = available_parallelism().map_or(1, usize::from);
     let check = |deepest: usize| {
         let checker = model.clone().checker().threads(threads).target_state_count(most).target_max_depth(deepest);
-        checker.finish_when(HasDiscoveries::Any).spawn_bfs().join()
+        checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join()
     };
     let first = check(0);
     let (unique, exhausted) = (first.unique_state_count(), first.state_count() < most);
 
+    // What is found of a property that is always true is a path to where it is not; of one that is true sometimes, to where it is.
+    let of = |expected: Expectation| {
+        let properties = model.properties().into_iter().filter(move |property| property.expectation == expected);
+        properties.map(|property| property.name)
+    };
+    let mut found = first.discoveries();
+    let missed = of(Expectation::Sometimes).filter(|name| !found.contains_key(name)).collect();
+    let failures: Vec<&'static str> = of(Expectation::Always).collect();
+
     // With several threads the checker may keep a counterexample that is not the shortest. So a shorter one is looked for, until
     // there is none. A path with `n` actions has `n + 1` states, so the depth that is given here is one action less.
     let mut shortest: Option<(&'static str, Vec<M::Action>)> = None;
-    let mut found = first.discoveries();
+    found.retain(|name, _| failures.contains(name));
     while let Some((property, path)) = found.into_iter().min_by_key(|(_, path)| path.clone().into_actions().len()) {
         let actions = path.into_actions();
         found = check(actions.len() + 1).discoveries();
+        found.retain(|name, _| failures.contains(name));
         shortest = Some((property, actions));
     }
 
     let violation = shortest.map(|(property, actions)| Violation { property, trace: trace(actions) });
-    Explored { name, unique, exhausted, violation }
+    Explored { name, unique, exhausted, violation, missed }
 }

@@ -368,6 +368,10 @@ impl Model for Setup {
                 all == setup.limit() || (is_gone && all < setup.limit())
             }),
             Property::always("own invariants", |_, state: &State| !state.broken),
+            Property::sometimes("a round is decided", |_, state: &State| !state.decided.is_empty()),
+            Property::sometimes("the last change is decided", |setup: &Setup, state: &State| {
+                state.changes == setup.changes
+            }),
         ]
     }
 

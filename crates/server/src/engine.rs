@@ -314,7 +314,7 @@ impl Engine {
                     biased;
                     most = &mut stop, if give_up.is_none() => {
                         give_up = Some(Instant::now() + most);
-                        self.start_drain()?;
+                        self.start_drain(most)?;
                     }
                     () = tokio::task::yield_now() => {}
                 }
@@ -334,7 +334,7 @@ impl Engine {
                 () = &mut timer, if wake_at.is_some() => {}
                 most = &mut stop, if give_up.is_none() => {
                     give_up = Some(Instant::now() + most);
-                    self.start_drain()?;
+                    self.start_drain(most)?;
                 }
             }
         }
@@ -577,12 +577,13 @@ impl Engine {
         self.parts.mailbox.deliver(responses);
     }
 
-    /// Asks the machine to drain, and takes no further request.
-    fn start_drain(&mut self) -> Result<(), Failure> {
+    /// Asks the machine to drain, in this time at most, and takes no further request.
+    fn start_drain(&mut self, most: Duration) -> Result<(), Failure> {
         self.parts.mailbox.drain();
         if self.noted.drain == Drain::No {
             self.noted.drain = Drain::Asked;
-            self.handle(Input::Request { client: DRIVER, request: Request::Drain })?;
+            let within = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
+            self.handle(Input::Request { client: DRIVER, request: Request::Drain { within } })?;
             self.release();
         }
         Ok(())

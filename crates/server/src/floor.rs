@@ -186,7 +186,7 @@ impl Floor {
             | Request::List { .. }
             | Request::Treaties { .. }
             | Request::Status
-            | Request::Drain
+            | Request::Drain { .. }
             | Request::Expect(_) => Response::NotOpened(Refusal::NotReady),
         }
     }

@@ -302,7 +302,7 @@ fn check(topology: &Topology, request: &Request) -> Result<(), Status> {
         // would end the stream, and with it what others ask on it.
         Request::Read(_) | Request::Treaties { .. } => check_objects(topology),
         Request::Show { quota, .. } => check_lane(topology, quota),
-        Request::Open | Request::List { .. } | Request::Status | Request::Drain | Request::Expect(_) => Ok(()),
+        Request::Open | Request::List { .. } | Request::Status | Request::Drain { .. } | Request::Expect(_) => Ok(()),
     }
 }
 

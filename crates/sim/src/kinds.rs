@@ -151,7 +151,7 @@ pub(crate) fn input(input: &Input<Node>) -> usize {
                 Request::Show { .. } => 5,
                 Request::List { .. } => 6,
                 Request::Status => 7,
-                Request::Drain => 8,
+                Request::Drain { .. } => 8,
                 Request::Read(_) => 9,
                 Request::Explain { .. } => 10,
                 Request::Treaties { .. } => 11,

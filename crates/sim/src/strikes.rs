@@ -436,7 +436,7 @@ impl Simulation {
     fn drain(&mut self, world: &mut World, aim: Aim) -> bool {
         let (site, now) = (aim.site, world.now());
         self.faults.sites[site].down_for = 100 * MILLISECOND + self.rng.below(2 * SECOND);
-        self.ask_site(world, now, site, Purpose::Drain { site }, Request::Drain);
+        self.ask_site(world, now, site, Purpose::Drain { site }, Request::Drain { within: 5 * SECOND });
         self.probes.hit("fault: drain and restart");
         self.trace(world, format_args!("site {site} is to drain"));
         true

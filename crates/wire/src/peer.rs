@@ -626,7 +626,7 @@ impl From<Request> for internal::Request {
             Request::List { after, limit } => Kind::List(v1::ListQuotasRequest { after, limit }),
             Request::Treaties { treaty } => Kind::Treaties(v1::ShowTreatiesRequest { treaty: treaty.map(Into::into) }),
             Request::Status => Kind::Status(v1::StatusRequest {}),
-            Request::Drain => Kind::Drain(internal::Drain {}),
+            Request::Drain { within } => Kind::Drain(internal::Drain { within_us: within }),
             Request::Expect(forecasts) => {
                 let forecasts = forecasts.into_iter().map(|Forecast { quota, tokens, micros }| internal::Forecast {
                     quota,
@@ -657,7 +657,7 @@ impl TryFrom<internal::Request> for Request {
             Kind::List(list) => Ok(list.into()),
             Kind::Treaties(treaties) => inner(treaties, "treaties"),
             Kind::Status(_) => Ok(Request::Status),
-            Kind::Drain(_) => Ok(Request::Drain),
+            Kind::Drain(internal::Drain { within_us }) => Ok(Request::Drain { within: within_us }),
             Kind::Expect(internal::Expect { forecasts }) => {
                 let forecast =
                     |internal::Forecast { quota, tokens, lasts_us }| Forecast { quota, tokens, micros: lasts_us };
@@ -682,7 +682,7 @@ impl From<Response> for internal::Response {
             Response::Listed(quotas) => Kind::Listed(quotas.into()),
             Response::Treaties(here) => Kind::Treaties((*here).into()),
             Response::Status(status) => Kind::Status((*status).into()),
-            Response::Drained => Kind::Drained(internal::Drain {}),
+            Response::Drained => Kind::Drained(internal::Drain { within_us: 0 }),
         };
 
         Self { response: Some(response) }

@@ -301,7 +301,7 @@ impl TryFrom<Request> for v1::SessionRequest {
             | Request::List { .. }
             | Request::Treaties { .. }
             | Request::Status
-            | Request::Drain
+            | Request::Drain { .. }
             | Request::Expect(_) => {
                 return Err(Invalid::new("request", "does not travel on a session stream"));
             }

@@ -465,7 +465,7 @@ impl Generator {
                 tokens: self.number() as i64,
                 micros: self.number(),
             }]),
-            _ => Request::Drain,
+            _ => Request::Drain { within: self.number() },
         }
     }
 

@@ -170,7 +170,7 @@ pub(super) fn owner_of_message(body: &Body) -> Owner {
 /// The owner of a request.
 pub(super) fn owner_of_request(request: &Request) -> Owner {
     match request {
-        Request::Status | Request::Drain => Owner::Site,
+        Request::Status | Request::Drain { .. } => Owner::Site,
         Request::Open | Request::Batch(_) | Request::Ask { .. } | Request::Close { .. } => Owner::Sessions,
         Request::Show { .. } | Request::List { .. } | Request::Expect(_) => Owner::Quota,
         Request::Read(_) | Request::Explain { .. } | Request::Treaties { .. } => Owner::Txn,

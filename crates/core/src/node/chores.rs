@@ -16,8 +16,6 @@ const SWEEP: u64 = 10 * SECOND;
 const SWEPT: usize = 64;
 /// The time to the next sweep if there may be more of them, in microseconds.
 const SWEEP_ON: u64 = 10 * MILLISECOND;
-/// The longest time that a drain waits for requests that wait, in microseconds.
-const DRAIN: u64 = 5 * SECOND;
 /// The time between two looks whether a drain is over, in microseconds.
 const DRAIN_LOOK: u64 = 10 * MILLISECOND;
 
@@ -57,10 +55,11 @@ impl Chores {
         Self { ping_at: now.mono, sweep_at: now.mono + SWEEP, drain: None, give_at: u64::MAX }
     }
 
-    /// Begins to drain: `client` is told when it is over, and the other sites are told at once.
-    pub(super) fn begin_drain(&mut self, now: Now, client: ClientId) {
+    /// Begins to drain: `client` is told when it is over, within so many microseconds, and the other sites are told at once.
+    pub(super) fn begin_drain(&mut self, now: Now, client: ClientId, within: u64) {
         self.ping_at = now.mono;
-        self.drain = Some(Drain { client, told_at: 0, look_at: now.mono, deadline: now.mono + DRAIN });
+        let deadline = now.mono.saturating_add(within);
+        self.drain = Some(Drain { client, told_at: 0, look_at: now.mono, deadline });
     }
 
     /// The earliest time at which a chore is due, in monotonic microseconds.

@@ -544,12 +544,12 @@ impl Machine for Node {
             Todo::Body { from, epoch, body } if serving => desk.message(&mut turn, from, epoch, body),
             Todo::Body { body, .. } => turn.out.metrics.ignored += u64::from(body.is_some()),
             // Nobody has vouched for this storage: nothing of it is given away, and no request waits.
-            Todo::Request(client, Request::Drain) if !serving => {
+            Todo::Request(client, Request::Drain { .. }) if !serving => {
                 turn.out.responses.push((client, Response::Drained));
             }
-            Todo::Request(client, Request::Drain) => {
+            Todo::Request(client, Request::Drain { within }) => {
                 desk.identity.readiness = Readiness::Draining;
-                chores.begin_drain(now, client);
+                chores.begin_drain(now, client, within);
             }
             // Answered below, when the turn no longer borrows the node.
             Todo::Request(client, Request::Status) => desk.relays.status.push(client),

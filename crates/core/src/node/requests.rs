@@ -114,7 +114,7 @@ impl Desk<'_> {
                 turn.out.responses.push((client, Response::Closed));
             }
             // Handled above; and what only the driver asks, which the node answers itself.
-            Request::Open | Request::Status | Request::Drain => {}
+            Request::Open | Request::Status | Request::Drain { .. } => {}
             request => {
                 let owner = owner_of_request(&request);
                 let chapter = self.chapters.of_mut(Some(owner)).expect("all else is a chapter's");
@@ -195,7 +195,7 @@ fn unanswered(me: SiteId, request: Request, doubt: UnknownReason) -> Response {
         | Request::Treaties { .. }
         | Request::Open
         | Request::Status
-        | Request::Drain
+        | Request::Drain { .. }
         | Request::Expect(_) => Response::NotOpened(Refusal::NotReady),
     }
 }

@@ -205,7 +205,7 @@ fn acquire_in_line_of_a_single_site_waits_for_a_release() {
 fn site_that_drains_waits_for_those_in_line_for_five_seconds() {
     let mut cluster = cluster_in_full_use();
     let waiting = cluster.submit_for(0, in_line(5), 60 * SECOND);
-    cluster.request(0, 9, Request::Drain);
+    cluster.request(0, 9, Request::Drain { within: 5 * SECOND });
     let is_drained = |cluster: &Cluster| cluster.responses.contains(&(0, ClientId(9), Response::Drained));
     cluster.run(9 * SECOND / 2);
     assert!(!is_drained(&cluster), "one is in line");

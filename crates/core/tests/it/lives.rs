@@ -34,7 +34,7 @@ fn drain_before_the_site_is_confirmed_gives_nothing_away() {
     cluster.run(SECOND);
     // The others can hear it, and it cannot hear them.
     let before = cluster.tokens(0, "gpus") + cluster.tokens(1, "gpus");
-    cluster.request(2, 9, Request::Drain);
+    cluster.request(2, 9, Request::Drain { within: 5 * SECOND });
     assert!(cluster.responses.contains(&(2, ClientId(9), Response::Drained)), "there is nothing to wait for");
     cluster.run(2 * SECOND);
     assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Confirming);
@@ -86,7 +86,7 @@ fn site_that_joins_is_given_nothing_before_it_serves() {
     let before = cluster.tokens(0, "gpus");
     assert_eq!(cluster.hosts[2].node.as_ref().expect("runs").readiness(), Readiness::Joining);
     assert!(!cluster.hosts[0].node.as_ref().expect("runs").peers()[2].is_up(cluster.time(0)));
-    cluster.request(0, 9, Request::Drain);
+    cluster.request(0, 9, Request::Drain { within: 5 * SECOND });
     cluster.run(2 * SECOND);
     assert_eq!(cluster.tokens(0, "gpus"), before, "there is nobody to give anything to");
 }
@@ -616,7 +616,7 @@ fn drained_site_leaves_its_tokens_with_the_others() {
         assert!(granted(&cluster.done(2, acquire(5))));
         cluster.run(SECOND / 20);
     }
-    cluster.request(2, 9, Request::Drain);
+    cluster.request(2, 9, Request::Drain { within: 5 * SECOND });
     cluster.run(3 * SECOND);
     assert!(cluster.responses.contains(&(2, ClientId(9), Response::Drained)));
     assert_eq!(cluster.tokens(2, "gpus"), 0);

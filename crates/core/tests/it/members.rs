@@ -691,7 +691,7 @@ fn site_that_starts_again_tells_of_what_is_to_be_refilled_that_it_had_handed_ove
     assert!(granted(&cluster.done(2, acquire(90))));
     cluster.run(10 * SECOND);
     cluster.cut = vec![(2, 0), (2, 1)].into_iter().collect();
-    cluster.request(2, 7, Request::Drain);
+    cluster.request(2, 7, Request::Drain { within: 5 * SECOND });
     cluster.run(SECOND);
     cluster.kill(2);
     cluster.cut.clear();

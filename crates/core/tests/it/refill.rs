@@ -177,7 +177,7 @@ fn site_that_drains_leaves_what_is_to_be_refilled_to_the_others() {
     let mut cluster = Cluster::new(3);
     cluster.done(0, create(90, 10));
     assert!(granted(&cluster.done(0, acquire(90))));
-    cluster.request(0, 7, slackline_core::api::Request::Drain);
+    cluster.request(0, 7, slackline_core::api::Request::Drain { within: 5 * SECOND });
     cluster.run(2 * SECOND);
     cluster.kill(0);
     cluster.run(30 * SECOND);

@@ -197,7 +197,7 @@ impl Stage {
                 let (site, incarnation, session) = self.cluster.session(at);
                 Request::Close { site, incarnation, session }
             }
-            "drain" => Request::Drain,
+            "drain" => Request::Drain { within: args.span("within", 5 * SECOND)? },
             "expect" => {
                 let (quota, tokens) = (args.word()?, args.number()?);
                 Request::Expect(vec![Forecast { quota, tokens, micros: args.span("for", 60 * SECOND)? }])

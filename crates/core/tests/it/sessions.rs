@@ -345,7 +345,7 @@ fn site_that_drains_answers_what_it_knows_and_refuses_what_is_new_for_ever() {
     cluster.run(SECOND);
     let of = cluster.session(0);
     let first = again(&mut cluster, 0, of, 1, acquire(5)).expect("at once");
-    cluster.request(0, 9, Request::Drain);
+    cluster.request(0, 9, Request::Drain { within: 5 * SECOND });
     assert_eq!(again(&mut cluster, 0, of, 1, acquire(5)), Some(first));
     let refused = Outcome::Refused(Refusal::NotReady);
     assert_eq!(again(&mut cluster, 0, of, 2, acquire(5)), Some(refused.clone()));

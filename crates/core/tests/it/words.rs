@@ -282,7 +282,7 @@ fn request_words(request: &Request) -> String {
         Request::List { .. } => "list quotas".to_owned(),
         Request::Treaties { .. } => "treaties".to_owned(),
         Request::Status => "status".to_owned(),
-        Request::Drain => "drain".to_owned(),
+        Request::Drain { .. } => "drain".to_owned(),
         Request::Expect(forecasts) => {
             let each = forecasts.iter().map(|Forecast { quota, tokens, micros }| {
                 format!("expect {tokens} of {quota} within {} s", micros / 1_000_000)

@@ -688,6 +688,12 @@ impl Model for Setup {
             Property::always("isolation", |_, state: &State| state.breaks != Some("isolation")),
             Property::always("no doubt", |_, state: &State| state.breaks != Some("no doubt")),
             Property::always("own invariants", |_, state: &State| state.breaks != Some("own invariants")),
+            Property::sometimes("a client is told that its transaction was committed", |_, state: &State| {
+                state.fates.iter().any(|fate| fate.told_committed)
+            }),
+            Property::sometimes("a client is told that its transaction was aborted", |_, state: &State| {
+                state.fates.iter().any(|fate| fate.told_aborted)
+            }),
         ]
     }
 }
