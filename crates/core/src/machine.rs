@@ -439,14 +439,21 @@ impl View {
             view.ranges.push(range);
         }
 
-        for (key, bytes) in needed.heads {
+        // A row that is named many times is read once: to read its head, storage checks all of it. A client may name one as often as its
+        // request has room.
+        let (mut heads, mut head_ranges) = (needed.heads, needed.head_ranges);
+        heads.sort_unstable_by(|(one, short), (other, long)| one.cmp(other).then(long.cmp(short)));
+        heads.dedup_by(|(one, _), (other, _)| one == other);
+        head_ranges.sort_unstable_by(|(one, short), (other, long)| one.cmp(other).then(long.cmp(short)));
+        head_ranges.dedup_by(|(one, _), (other, _)| one == other);
+        for (key, bytes) in heads {
             let head = match overlay.rows.get(&key) {
                 Some((_, value)) => value.as_ref().map(|value| head_of(value, bytes).to_vec()),
                 None => reader.read_head(&key, bytes)?,
             };
             view.note_head(key, head);
         }
-        for (range, bytes) in needed.head_ranges {
+        for (range, bytes) in head_ranges {
             for (key, head) in overlay.scan(&range, reader, Some(bytes))? {
                 view.note_head(key, Some(head));
             }
@@ -608,6 +615,8 @@ pub struct Overlay {
     written: VecDeque<(Seq, Vec<u8>)>,
     /// The memory that both take, about, in bytes.
     bytes: usize,
+    /// The rows that are deletions.
+    deletions: usize,
 }
 
 impl Overlay {
@@ -619,10 +628,12 @@ impl Overlay {
         for (key, value) in batch.iter().filter(|(key, _)| M::is_paged(key)) {
             let value = value.map(|value| Taken::of(batch, value));
             self.bytes += length(value.as_ref());
+            self.deletions += usize::from(value.is_none());
             match self.rows.get_mut(key) {
                 Some((last, before)) => {
                     assert!(*last <= seq, "batch {seq} is noted after a later one");
                     self.bytes -= length(before.as_ref());
+                    self.deletions -= usize::from(before.is_none());
                     (*last, *before) = (seq, value);
                 }
                 None => {
@@ -653,6 +664,7 @@ impl Overlay {
             let bytes = held_bytes(&key) + length(value.as_ref());
             assert!(self.bytes >= bytes, "the overlay takes less memory than one of its rows");
             self.bytes -= bytes;
+            self.deletions -= usize::from(value.is_none());
             self.rows.remove(&key);
         }
 
@@ -662,6 +674,11 @@ impl Overlay {
     /// The memory that the rows take, about, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The rows that are deletions. Each scan over their keys reads what they hide.
+    pub fn deletions(&self) -> usize {
+        self.deletions
     }
 
     /// The number of rows held in memory.
@@ -682,13 +699,16 @@ impl Overlay {
         let mut from = range.from.clone();
 
         // Storage and overlay are merged in the order of keys; where both have a row, the overlay's is newer. Rows that
-        // the overlay deletes use up the reader's limit, so more pages may have to be read to fill the range's.
+        // the overlay deletes use up the reader's limit, so more pages may have to be read to fill the range's: ever larger ones. Where the
+        // first of many rows is taken away again and again, each page would else be one row.
+        let mut rows = range.limit;
         loop {
             let page = match head {
-                Some(bytes) => reader.scan_heads(&from, &range.to, range.limit, bytes)?,
-                None => reader.scan(&from, &range.to, range.limit)?,
+                Some(bytes) => reader.scan_heads(&from, &range.to, rows, bytes)?,
+                None => reader.scan(&from, &range.to, rows)?,
             };
-            let last_page = page.len() < range.limit;
+            let last_page = page.len() < rows;
+            rows = rows.max((2 * rows).min(PAGE_ROWS));
             for (key, value) in page {
                 while let Some((newer_key, (_, newer_value))) = newer.next_if(|(newer, _)| **newer <= key) {
                     if let Some(newer_value) = newer_value {
@@ -799,6 +819,8 @@ impl Reader for BTreeMap<Vec<u8>, Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[derive(Debug)]
@@ -969,6 +991,56 @@ mod tests {
             let heads: Vec<_> = view.heads_of(&range).map(|(key, head)| (key.to_vec(), head.len())).collect();
             assert_eq!(heads, expected.into_iter().map(|(key, _)| (key, 5)).collect::<Vec<_>>());
         }
+    }
+
+    /// Counts how often it is read.
+    struct Counting<'a>(&'a BTreeMap<Vec<u8>, Vec<u8>>, Cell<usize>);
+
+    impl Reader for Counting<'_> {
+        fn read(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+            self.1.set(self.1.get() + 1);
+            self.0.read(key)
+        }
+
+        fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Row>, ReadError> {
+            self.1.set(self.1.get() + 1);
+            self.0.scan(from, to, limit)
+        }
+    }
+
+    #[test]
+    fn what_is_named_many_times_is_read_once() {
+        let stored = BTreeMap::from([(b"a1".to_vec(), b"value".to_vec())]);
+        let reader = Counting(&stored, Cell::new(0));
+        let range = KeyRange { from: b"a".to_vec(), to: b"b".to_vec(), limit: 9 };
+        let heads = (0..1000).map(|bytes| (b"a1".to_vec(), bytes % 4)).collect();
+        let head_ranges = (0..1000).map(|bytes| (range.clone(), bytes % 3)).collect();
+        let needed = KeySet { heads, head_ranges, ..KeySet::default() };
+        let view = View::prepare(needed, &Overlay::default(), &reader).expect("readable");
+        assert_eq!((reader.1.get(), view.head(b"a1")), (2, Some(&b"val"[..])), "the longest head counts");
+    }
+
+    /// The first of many rows is taken away again and again, faster than storage takes deletions in.
+    #[test]
+    fn scan_behind_many_deletions_reads_few_pages() {
+        let rows = 3_000;
+        let key = |at: usize| format!("a{at:05}");
+        let stored: BTreeMap<Vec<u8>, Vec<u8>> =
+            (0..rows).map(|at| (key(at).into_bytes(), b"value".to_vec())).collect();
+        let mut overlay = Overlay::default();
+        (0..rows - 1).for_each(|at| overlay.apply::<Nothing>(at as Seq + 1, &batch(&[(&key(at), None)])));
+        assert_eq!(overlay.deletions(), rows - 1);
+        for head in [None, Some(2)] {
+            let reader = Counting(&stored, Cell::new(0));
+            let range = KeyRange { from: b"a".to_vec(), to: b"b".to_vec(), limit: 1 };
+            let found = overlay.scan(&range, &reader, head).expect("readable");
+            assert_eq!(found.into_iter().map(|(key, _)| key).collect::<Vec<_>>(), [key(rows - 1).into_bytes()]);
+            assert!(reader.1.get() < 10 + rows / PAGE_ROWS, "{} pages for one row", reader.1.get());
+        }
+        overlay.apply::<Nothing>(rows as Seq, &batch(&[(&key(0), Some("v"))]));
+        assert_eq!(overlay.deletions(), rows - 2);
+        overlay.retire(rows as Seq);
+        assert_eq!(overlay.deletions(), 0);
     }
 
     #[test]

@@ -38,7 +38,7 @@ use crate::demand::DemandDesk;
 use crate::gather::{Gather, SYNC_OPERATIONS};
 use crate::health::{FigureDesk, Figures, Health};
 use crate::links::Links;
-use crate::mailbox::{DRIVER, Mailbox, Phase};
+use crate::mailbox::{DRIVER, Mailbox};
 use crate::metrics::{Gauges, SyncTimes};
 use crate::topology::Topology;
 
@@ -58,6 +58,8 @@ const TOLD_BYTES: usize = 16 << 10;
 /// Bounds on the memory of rows that storage has not absorbed, in bytes. From the first on storage is asked to absorb, from the
 /// second on requests wait, and from the third on nothing is taken that would write.
 const HELD_ASK: usize = 12 << 20;
+/// So many deletions ask for the same: each scan over their keys reads what they hide.
+const DELETED_ASK: usize = 4096;
 const HELD_MOST: usize = 48 << 20;
 const HELD_LIMIT: usize = 96 << 20;
 /// Requests wait while storage absorbs, and for this time after it has last absorbed a batch.
@@ -499,7 +501,7 @@ impl Engine {
             return false;
         }
         let has_more = self.overlay.retire(self.store.absorbed());
-        if self.overlay.bytes() >= HELD_ASK {
+        if self.overlay.bytes() >= HELD_ASK || self.overlay.deletions() >= DELETED_ASK {
             self.store.absorb_soon();
         }
         has_more
@@ -651,7 +653,8 @@ impl Engine {
     fn send_clients_away(&mut self) {
         let is_removed = self.node.stale() == Some(Stale::Removed);
         if is_removed && self.gather.is_done() && !std::mem::replace(&mut self.noted.sent_away, true) {
-            self.parts.mailbox.hang_up(Phase::Open);
+            // One that drains goes on to take nothing.
+            self.parts.mailbox.hang_up(self.parts.mailbox.phase());
         }
     }
 

@@ -163,9 +163,8 @@ impl Shared {
 fn run(shared: &Shared, writer: &Mutex<Box<dyn LogWriter>>) {
     while let Some((first, batches)) = shared.next() {
         let last = first + batches.len() as Seq - 1;
-        let start = Instant::now();
         let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = append(shared, &mut **writer, first, &batches).map(|()| start.elapsed());
+        let result = append(shared, &mut **writer, first, &batches);
         // Before the result is there: the machine may append a group itself as soon as it has taken that.
         drop(writer);
 
@@ -180,10 +179,17 @@ fn run(shared: &Shared, writer: &Mutex<Box<dyn LogWriter>>) {
     }
 }
 
-/// Appends a group; while the disk has no room, tries again until it has or the site stops.
-fn append(shared: &Shared, writer: &mut dyn LogWriter, first: Seq, batches: &[Arc<Batch>]) -> Result<(), WriteError> {
+/// Appends a group; while the disk has no room, tries again until it has or the site stops. The time that the sync took, without what was
+/// waited for room.
+fn append(
+    shared: &Shared,
+    writer: &mut dyn LogWriter,
+    first: Seq,
+    batches: &[Arc<Batch>],
+) -> Result<Duration, WriteError> {
     let mut warned = false;
     loop {
+        let start = Instant::now();
         match writer.append(first, batches) {
             Err(error @ WriteError::NoRoom { .. }) => {
                 if shared.slot().stop {
@@ -195,7 +201,7 @@ fn append(shared: &Shared, writer: &mut dyn LogWriter, first: Seq, batches: &[Ar
                 }
                 thread::sleep(NO_ROOM_PAUSE);
             }
-            result => return result,
+            result => return result.map(|()| start.elapsed()),
         }
     }
 }

@@ -399,7 +399,12 @@ impl Transaction {
     /// About the number of rows that it reads and writes.
     pub fn rows(&self) -> usize {
         let notes = self.homes.iter().flat_map(|home| &home.part.notes);
-        self.operations() + notes.map(|note| note.clauses.len()).sum::<usize>()
+        self.operations() + notes.map(|note| note.clauses.len().max(note.terms())).sum::<usize>()
+    }
+
+    /// The size of its notes in a message, about, in bytes.
+    fn notes_bytes(&self) -> usize {
+        self.homes.iter().flat_map(|home| &home.part.notes).map(Note::bytes).sum()
     }
 
     /// Puts every part in order, and checks the bounds. A name that was read twice must have shown the same version.
@@ -411,12 +416,12 @@ impl Transaction {
             return Err(Abort::of(Cause::Malformed));
         }
 
-        let (mut operations, mut bytes, mut notes) = (0, 0, 0);
+        let (mut operations, mut bytes) = (0, 0);
         for home in &mut self.homes {
             let (more_operations, more_bytes) = home.normalize()?;
             (operations, bytes) = (operations + more_operations, bytes + more_bytes);
-            notes += home.part.notes.iter().map(Note::bytes).sum::<usize>();
         }
+        let notes = self.notes_bytes();
         let are_leaves_large = self.homes.iter().any(|home| home.part.leaf_bytes() > LEAF_BYTES);
         if operations > TRANSACTION_OPERATIONS || bytes > TRANSACTION_BYTES || notes > NOTES_BYTES || are_leaves_large {
             return Err(Abort::of(Cause::TooMuch));
@@ -436,6 +441,7 @@ impl Transaction {
     pub fn keeps_bounds(&self) -> bool {
         // A name that stands here twice counts once, which shows only when it is in order.
         (self.operations() <= TRANSACTION_OPERATIONS || self.clone().normalize().is_ok())
+            && self.notes_bytes() <= NOTES_BYTES
             && self.homes.iter().all(|home| home.part.has_sound_scans() && home.part.notes.iter().all(Note::is_sound))
     }
 
@@ -779,6 +785,26 @@ mod tests {
         };
         assert!(!is_too_much(vec![note('a')]));
         assert!(is_too_much(vec![note('a'), note('b')]), "no batch holds their rows");
+    }
+
+    /// A request of 8 MiB has room for more than a million terms, all of which may name one large object.
+    #[test]
+    fn storage_is_asked_for_nothing_that_notes_beyond_their_bound_name() {
+        let note = |number: u32| {
+            let term = |weight| Term { name: "n".into(), is_log: false, weight };
+            let (treaty, homes) = (treaty::treaty_key(0, &number.to_string()), vec![(0, Incarnation(1))]);
+            let clauses = vec![(0, (1..=4096).map(term).collect(), 0)];
+            Note { treaty, nonce: 1, homes, tree: treaty::Tree::Flat, clauses }
+        };
+        let of = |notes: u32| {
+            let part = Part { notes: (0..notes).map(note).collect(), ..Part::default() };
+            let home = Home { region: 0, incarnation: Incarnation(1), part };
+            Transaction { homes: vec![home], ..Transaction::default() }
+        };
+        let (few, many) = (of(64), of(400));
+        assert!(few.notes_bytes() < NOTES_BYTES && few.keeps_bounds());
+        assert_eq!(few.rows(), 64 * 4097, "each term is a row that is read");
+        assert!(many.operations() < TRANSACTION_OPERATIONS && !many.keeps_bounds());
     }
 
     #[test]
