@@ -661,9 +661,7 @@ impl Quotas {
         }
         let table = &self.list[at].avantan.share.table;
         let is_less = table.limit < before.limit || table.generation != before.generation;
-        if is_less && (before.is_below || self.has_children(at)) {
-            self.refuse_elsewhere(turn, at, before.generation);
-        }
+        let is_less_elsewhere = is_less && (before.is_below || self.has_children(at));
         let quota = &mut self.list[at];
 
         // A site that may not vote, or may not grant because it is new, sees to it that it may. While more is out than the limit, each
@@ -677,11 +675,11 @@ impl Quotas {
             Some(_) => self.note_present(at),
             None => self.note_absent(&turn.here, at),
         }
-        if self.list[at].activity.is_none() {
+        if self.list[at].activity.is_none() && !is_less_elsewhere {
             return self.answer_lookup(turn, at);
         }
 
-        let activity = self.list[at].activity.as_mut().expect("looked at above");
+        let activity = self.activity(&turn.here, at);
         activity.leader.decided();
         activity.shortage.fed_at = now;
         activity.shortage.asked_for_gifts = false;
@@ -712,8 +710,12 @@ impl Quotas {
         self.aim_at_decided(at);
         self.finish_admin(turn, at);
 
-        // Only now: what waited for the name was not known to the round that is over.
+        // Only now: what waited for the name was not known to the round that is over. Nor was what comes here from the lines of other levels,
+        // where those that want more than there is now are refused: it may lead the next round.
         self.answer_lookup(turn, at);
+        if is_less_elsewhere {
+            self.refuse_elsewhere(turn, at, before.generation);
+        }
         self.seek(turn, at);
         self.lead_admin(turn, at);
 

@@ -599,7 +599,8 @@ impl Quota {
             let has_said = share.said_by == here.peers[peer].incarnation && share.applied >= table.limited;
             let may_not_know = is_unreached(here.peers[peer].site) && !has_said;
             let is_told = here.config.redistribute || may_not_know || unrecorded;
-            if peer == here.position || !is_told || self.limit().is_none() {
+            // One that is gone never says that it knows, and has nothing that could be taken.
+            if peer == here.position || here.peers[peer].gone || !is_told || self.limit().is_none() {
                 continue;
             }
             let told = &share.told;

@@ -54,9 +54,14 @@ pub fn count(
         && have_gifts_arrived(second, incarnations);
     let (least, most) = in_use((first, second), i128::from(all), is_whole, is_settled, missing.is_empty());
 
-    // Clients that released what they never had have spoiled the count by so much. Totals that are not whole say nothing of that.
-    let net = sum(second, acquired) - sum(second, released);
-    let spoiled = if is_whole { -net } else { 0 }.max(sum(second, tokens) - i128::from(all)).max(0);
+    // Clients that released what they never had have spoiled the count by so much at least: nobody is to be blamed for what one site has told
+    // and another one, read later or not at all, has not. What was taken back before the readings ended, and was not granted before they ended
+    // either, never was; and where nothing moved in between, tokens beyond all that there are were given back by one who had none.
+    let is_still = is_settled && [acquired, released].iter().all(|part| sum(first, *part) == sum(second, *part));
+    let unmatched = sum(first, released) - sum(second, acquired);
+    let unmatched = if is_whole && missing.is_empty() { unmatched } else { 0 };
+    let beyond = if is_still { sum(second, tokens) - i128::from(all) } else { 0 };
+    let spoiled = unmatched.max(beyond).max(0);
     let clamp = |value: i128, most: i64| value.clamp(0, i128::from(most)) as i64;
     Ok(Shown {
         name: name.to_owned(),

@@ -455,6 +455,41 @@ fn count_after_a_member_has_left_holds_what_it_granted_and_calls_none_of_it_wron
     assert_eq!((shown.in_use_min, shown.in_use_max, shown.released_above), (0, 60, 0));
 }
 
+/// What was granted at one site is given back at another, while the first does not answer, or was read before it granted; a gift is read at
+/// both ends. No client did anything wrong.
+#[test]
+fn nobody_is_blamed_for_what_one_site_has_told_and_the_other_has_not() {
+    let members = [SiteId::new(0, 0), SiteId::new(1, 0)];
+    let incarnations = [Incarnation(1); 2];
+    let site = slackline_core::avantan::Membership::first(members[0], Incarnation(1), &members);
+    let tally = |site, tokens, acquired, released| {
+        let none = vec![(Incarnation(1), 0); 2];
+        let (given, received) = (none.clone(), none);
+        Some(Tally { site, limit: (60, 0), tokens, acquired, released, given, received, ..Tally::default() })
+    };
+    let count = |first: [Option<Tally>; 2], second: [Option<Tally>; 2]| {
+        count("gpus", site, &first, &second, &incarnations).expect("counted")
+    };
+    let rest = [tally(members[0], 30, 0, 0), tally(members[1], 30, 0, 0)];
+
+    // Ten were granted by the other, which is down, and given back here.
+    let silent = [tally(members[0], 40, 0, 10), None];
+    assert_eq!(count(silent.clone(), silent).released_above, 0);
+
+    // Five were granted by the other after it was read, and given back here before this site was read.
+    let later = [tally(members[0], 35, 0, 5), tally(members[1], 30, 0, 0)];
+    assert_eq!(count(rest.clone(), later.clone()).released_above, 0);
+
+    // The other gave this site 20 after it was read.
+    let mut given = [tally(members[0], 50, 0, 0), tally(members[1], 30, 0, 0)];
+    given[0].iter_mut().for_each(|tally| tally.received[1].1 = 20);
+    assert_eq!(count(rest, given).released_above, 0);
+
+    // It stays so: then it is sure that somebody gave back what was never granted.
+    let shown = count(later.clone(), later);
+    assert_eq!((shown.in_use_max, shown.released_above), (0, 5));
+}
+
 #[test]
 fn everything_free_is_had_at_one_site_after_another_although_sites_keep_some_for_their_demand() {
     let mut cluster = Cluster::new(3);

@@ -423,3 +423,38 @@ fn quota_below_the_short_one_begins_to_refill_when_what_waited_is_granted() {
     let is_more = cluster.outcome(0, more).is_some_and(|outcome| granted(&outcome));
     assert!(!is_more, "five were granted within the last millisecond, and it brings one");
 }
+
+/// The first in the line below is refused by a limit that is lowered above; the next one comes from there to the line above, which has what it
+/// needs nowhere: it leads the next round, while the round that lowered the limit is being taken over.
+#[test]
+fn round_that_is_led_while_a_lower_limit_is_taken_over_is_looked_after() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create("acme", 3000, ""));
+    cluster.done(0, create("acme/web", 3000, "acme"));
+    cluster.run(SECOND);
+    assert!(granted(&cluster.done(0, acquire("acme/web", 80, Hold::Counted))));
+    for (at, amount) in [(0, 900), (1, 1000), (2, 1000)] {
+        assert!(granted(&cluster.done(at, acquire("acme", amount, Hold::Counted))), "{at}");
+    }
+    let wait = |amount| Operation::Acquire { quota: "acme/web".into(), amount, hold: Hold::Counted, waits: true };
+    let too_many = cluster.submit_for(0, wait(2995), 60 * SECOND);
+    let next = cluster.submit_for(0, wait(50), 60 * SECOND);
+    cluster.run(5 * SECOND);
+    assert!((50..2995).contains(&cluster.free(0, "acme/web")) && cluster.free(0, "acme") == 20);
+
+    let lower = cluster.submit(0, Operation::SetLimit { quota: "acme".into(), limit: 2990 });
+    cluster.run_and_look(3 * SECOND, |cluster| {
+        for host in &cluster.hosts {
+            let mut quotas = host.node.as_ref().expect("it runs").chapters().quotas.iter();
+            assert!(quotas.all(|quota| quota.is_looked_after()), "what goes on in a quota has no timer");
+        }
+    });
+    assert_eq!(cluster.outcome(0, lower), Some(Outcome::LimitSet { limit: 2990, excess: 0 }));
+    let level = "acme".len() as u16;
+    assert_eq!(cluster.outcome(0, too_many), Some(refused(Refusal::AboveLimit { limit: 2990, level })));
+    assert_eq!(cluster.outcome(0, next), None);
+
+    cluster.done(1, release("acme", 100));
+    cluster.run(3 * SECOND);
+    assert!(cluster.outcome(0, next).is_some_and(|outcome| granted(&outcome)), "it is met by what came back");
+}
