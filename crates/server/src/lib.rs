@@ -12,6 +12,7 @@
 //! | `log` | the thread that syncs |
 //! | `mailbox` | the queues between the network and the machine, and their bounds |
 //! | `service` | the public gRPC service |
+//! | `unsent` | answers that have not left yet, in pieces |
 //! | `link` | links between sites |
 //! | `demand` | the demand per minute of quotas that the configuration names, and what models expect of it |
 //! | `health` | the state of the site, published by its engine |
@@ -55,6 +56,7 @@ mod service;
 pub mod signal;
 pub mod site;
 mod topology;
+mod unsent;
 
 pub use clock::DEFAULT_EPSILON;
 pub use config::{ConfigError, Listen, NewStorage, ServeConfig, SiteAddress, SiteConfig, Storage};

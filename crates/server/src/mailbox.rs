@@ -50,8 +50,8 @@ pub(crate) struct Mailbox {
     queues: Mutex<Queues>,
     /// The clients that are connected.
     clients: Mutex<FxHashMap<ClientId, Arc<Client>>>,
-    /// The weight of all replies that wait to be sent.
-    replies: AtomicUsize,
+    /// What waits to be sent to clients.
+    load: Load,
     /// Wakes the machine.
     pub(crate) wake: Notify,
 }
@@ -113,12 +113,7 @@ impl Mailbox {
             phase: Phase::Open,
         };
 
-        Self {
-            queues: Mutex::new(queues),
-            clients: Mutex::default(),
-            replies: AtomicUsize::new(0),
-            wake: Notify::new(),
-        }
+        Self { queues: Mutex::new(queues), clients: Mutex::default(), load: Load::default(), wake: Notify::new() }
     }
 
     // From the network.
@@ -215,9 +210,14 @@ impl Mailbox {
         let clients = self.clients();
         for (id, response) in responses.drain(..) {
             if let Some(client) = clients.get(&id) {
-                client.deliver(response, &self.replies);
+                client.deliver(response, &self.load);
             }
         }
+    }
+
+    /// The bytes of answers that were taken and have not left.
+    pub(crate) fn unsent(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.load.unsent)
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -332,7 +332,7 @@ impl Registration {
 
     /// Takes the next response, if there is one. An error says that there will be none.
     pub(crate) fn poll(&self, context: &Context) -> Poll<Result<Response, Status>> {
-        self.client.poll(context, &self.mailbox.replies)
+        self.client.poll(context, &self.mailbox.load)
     }
 
     /// The number of responses that wait to be sent; large ones count as several.
@@ -347,7 +347,23 @@ impl Drop for Registration {
         self.mailbox.queues().waiting.remove(&self.id);
         // Removed first: from then on nothing is delivered to it, and the weight that is given back here stays the same.
         self.mailbox.clients().remove(&self.id);
-        self.mailbox.replies.fetch_sub(self.client.state().weight, Ordering::Relaxed);
+        self.mailbox.load.replies.fetch_sub(self.client.state().weight, Ordering::Relaxed);
+    }
+}
+
+/// What waits to be sent to all clients.
+#[derive(Default, Debug)]
+struct Load {
+    /// The weight of the replies that were not taken yet.
+    replies: AtomicUsize,
+    /// The bytes of those that were, and have not left.
+    unsent: Arc<AtomicUsize>,
+}
+
+impl Load {
+    /// The weight of both.
+    fn weight(&self) -> usize {
+        self.replies.load(Ordering::Relaxed) + self.unsent.load(Ordering::Relaxed) / REPLY_BYTES
     }
 }
 
@@ -370,16 +386,14 @@ struct Replies {
 }
 
 impl Client {
-    /// Adds a response to those that wait to be sent; `all` is the weight of those of all clients.
-    fn deliver(&self, mut response: Response, all: &AtomicUsize) {
+    /// Adds a response to those that wait to be sent; `load` is what waits for all clients.
+    fn deliver(&self, mut response: Response, load: &Load) {
         let mut state = self.state();
 
         // Only reads are refused at the bound. Outcomes are always delivered: the client has to know them, but not the names of calls beside
         // them.
         let mut weight = 1;
-        let is_over = |weight: usize| {
-            state.weight + weight > CLIENT_REPLIES || all.load(Ordering::Relaxed) + weight > ALL_REPLIES
-        };
+        let is_over = |weight: usize| state.weight + weight > CLIENT_REPLIES || load.weight() + weight > ALL_REPLIES;
         match &mut response {
             Response::Read(reading) => {
                 weight += limit_reading(reading) / REPLY_BYTES;
@@ -399,18 +413,18 @@ impl Client {
         }
 
         state.weight += weight;
-        all.fetch_add(weight, Ordering::Relaxed);
+        load.replies.fetch_add(weight, Ordering::Relaxed);
         state.replies.push_back((response, weight));
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
     }
 
-    fn poll(&self, context: &Context, all: &AtomicUsize) -> Poll<Result<Response, Status>> {
+    fn poll(&self, context: &Context, load: &Load) -> Poll<Result<Response, Status>> {
         let mut state = self.state();
         if let Some((response, weight)) = state.replies.pop_front() {
             state.weight -= weight;
-            all.fetch_sub(weight, Ordering::Relaxed);
+            load.replies.fetch_sub(weight, Ordering::Relaxed);
             return Poll::Ready(Ok(response));
         }
 
@@ -510,12 +524,12 @@ mod tests {
         let call = ObjectKey::new(0, "x".repeat(1000));
         let abort = Abort { calls: vec![call; 256], ..Abort::of(Cause::Depended) };
         let answer = Answer { sequence: 1, outcome: Outcome::Aborted(Box::new(abort)) };
-        let (client, all) = (Client::default(), AtomicUsize::new(0));
+        let (client, load) = (Client::default(), Load::default());
         for _ in 0..1000 {
-            client.deliver(Response::Batch { session: SessionId(1), answers: vec![answer.clone()] }, &all);
+            client.deliver(Response::Batch { session: SessionId(1), answers: vec![answer.clone()] }, &load);
         }
         let state = client.state();
-        assert_eq!(state.weight, all.into_inner());
+        assert_eq!(state.weight, load.weight());
         let named = |(response, _): &(Response, usize)| match response {
             Response::Batch { answers, .. } => answers.iter().map(Answer::named_bytes).sum::<usize>(),
             other => panic!("{other:?}"),

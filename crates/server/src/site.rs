@@ -40,6 +40,7 @@ use crate::mailbox::{Mailbox, Phase};
 use crate::metrics::{Gauges, Sources, SyncTimes};
 use crate::service::ClientService;
 use crate::topology::Topology;
+use crate::unsent::Pieces;
 
 /// The first and the longest pause before storage is opened again that found no room on the disk.
 const ROOM_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
@@ -797,7 +798,10 @@ fn start_services(
         .max_concurrent_streams(Some(STREAMS))
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
-        .add_service(SlacklineServer::new(clients).max_decoding_message_size(MESSAGE_BYTES))
+        .add_service(Pieces::new(
+            SlacklineServer::new(clients).max_decoding_message_size(MESSAGE_BYTES),
+            mailbox.unsent(),
+        ))
         .add_service(PeerServer::new(peers).max_decoding_message_size(LINK_BYTES))
         .add_service(health)
         .add_service(reflection().build_v1().map_err(unusable)?)

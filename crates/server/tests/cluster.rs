@@ -148,6 +148,52 @@ fn client_that_asks_and_does_not_read_is_told_that_it_is_too_much_for_the_site()
     dev.drain(DRAIN).expect("drains");
 }
 
+/// Each stream has one answer, of 3.75 MiB, and the client takes none of them: what the connection holds counts, too.
+#[test]
+fn client_of_many_streams_that_does_not_read_is_too_much_for_the_site() {
+    const STREAMS: u64 = 200;
+    let dev = cluster(&["us"], 1);
+    block_on(async {
+        let mut client = Client::connect(&dev.sites()[0]).await;
+        let large = vec![b'x'; 256 << 10];
+        assert_eq!(client.commit(vec![put(0, "b", large)]).await, Outcome::Committed(v1::Committed { phases: 1 }));
+
+        let mut streams = Vec::new();
+        for token in 0..STREAMS {
+            let (requests, replies) = client.stream().await;
+            let gets = vec![v1::ObjectKey { region: 0, name: "b".to_owned() }; 15];
+            let read = v1::Read { token, gets, timeout_us: 5_000_000, ..Default::default() };
+            let request = v1::session_request::Request::Read(read);
+            requests.send(v1::SessionRequest { request: Some(request) }).await.expect("the stream is open");
+            streams.push((requests, replies));
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        // All at once: what is not taken of one stream keeps the room of the connection.
+        let reads = streams.into_iter().map(|(requests, mut replies)| {
+            tokio::spawn(async move { (requests, replies.message().await.expect("no error").expect("a reply").reply) })
+        });
+        let (mut told, mut refused) = (0, 0);
+        for read in reads.collect::<Vec<_>>() {
+            let (_, reply) = read.await.expect("it takes its answer");
+            let Some(v1::session_reply::Reply::Read(reading)) = reply else { panic!("no reading: {reply:?}") };
+            match reading.gets[0].result.as_ref().expect("a result") {
+                v1::get_result::Result::Seen(_) => told += 1,
+                v1::get_result::Result::Failed(abort) => {
+                    assert_eq!(abort.cause(), v1::Cause::Overloaded);
+                    refused += 1;
+                }
+            }
+        }
+        // 256 MiB wait at the site.
+        assert!((10..100).contains(&told) && told + refused == STREAMS, "{told} told, {refused} refused");
+        for _ in 0..30 {
+            let found = client.read(&[(0, "b"); 15]).await;
+            assert!(found.iter().all(|one| matches!(one, v1::get_result::Result::Seen(_))), "refused");
+        }
+    });
+    dev.drain(DRAIN).expect("drains");
+}
+
 #[test]
 fn site_that_the_cluster_does_not_have_is_named_instead_of_waited_for() {
     let dev = cluster(&["us", "eu"], 2);
