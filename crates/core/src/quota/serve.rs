@@ -568,6 +568,20 @@ impl Quotas {
     /// Grants what now fits to requests that wait, in the order of their arrival; a large one does not hold up the small
     /// ones behind it, because what it waits for comes by a round that has its need, unless it stays in line.
     pub(super) fn serve(&mut self, turn: &mut Turn, at: usize) {
+        // Where one is granted that came from the line of another level, those behind it there may follow.
+        let mut due = vec![at];
+        while let Some(at) = due.pop() {
+            let mut others = Vec::new();
+            self.serve_line(turn, at, &mut others);
+            others.retain(|level| {
+                self.list[*level].activity.as_ref().is_some_and(|activity| activity.waiting.has_staying())
+            });
+            due.extend(others);
+        }
+    }
+
+    /// Serves the line of one level; adds the other levels at which it has granted something.
+    fn serve_line(&mut self, turn: &mut Turn, at: usize, others: &mut Vec<usize>) {
         // Before anything is granted: the time until now is not that of what is granted now.
         self.refill(&turn.here, at);
         loop {
@@ -604,7 +618,19 @@ impl Quotas {
                     Some(outcome) => self.finish(turn, request.ticket, outcome),
                     None => self.spare(&turn.here, &path, short, request.amount),
                 }
+
+                // All that is behind it needs tokens of a level above, too, and can have none before it. Where more wait there already than
+                // there is to be had, it goes no further: else each token that comes back would move the whole line there and back.
+                let is_above = self.list[short].name.len() < self.list[at].name.len();
+                if is_above && request.stays.is_some() && self.waits_for_more_than_there_is(&turn.here, short) {
+                    break;
+                }
                 continue;
+            }
+            for level in path.levels().filter(|&level| level != at) {
+                if !others.contains(&level) {
+                    others.push(level);
+                }
             }
             turn.out.metrics.granted_waited += 1;
             let mut outcome = self.grant(turn, &path, request.amount, request.hold);
@@ -622,6 +648,13 @@ impl Quotas {
             activity.shortage.asked_for_gifts = false;
             activity.shortage.hopes_until = None;
         }
+    }
+
+    /// True if requests wait at a level for more tokens than this site and the others are known to have.
+    fn waits_for_more_than_there_is(&self, here: &Here, at: usize) -> bool {
+        let Quota { avantan, activity, .. } = &self.list[at];
+        let known = |activity: &Activity| avantan.share.free(here.site).saturating_add(activity.known_free(here));
+        activity.as_ref().is_some_and(|activity| activity.needed() > known(activity))
     }
 
     /// Withdraws operations of a session that wait. Returns those for which nothing was done, nor will be.

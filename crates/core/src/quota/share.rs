@@ -13,6 +13,7 @@ use super::announce::{AGAIN, Announcement, PAUSE};
 use super::book::{Quotas, RELAXED_TICK, TICK};
 use super::one::{Activity, Dirty, PeerShare, Quota, Told};
 use crate::api::{Outcome, Refusal};
+use crate::avantan::Membership;
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
 use crate::peer::quota::{Digest, QuotaMessage};
@@ -344,6 +345,9 @@ impl Quotas {
             // What was refilled is for those who wait here, before it is for others.
             self.serve(turn, at);
             self.hand_over(turn, at);
+        } else if self.list[at].has_enough_for_the_first(turn.here.site) {
+            // It was held up by one that went from here to the line of another level, and has left that one since.
+            self.serve(turn, at);
         }
         self.balance(turn, at);
 
@@ -528,6 +532,12 @@ impl Quota {
     pub(super) fn gives_to(&self, here: &Here, position: usize) -> bool {
         let (peer, table) = (&here.peers[position], &self.avantan.share.table);
         here.takes_gifts(position) && !table.is_new_at(peer.site, peer.incarnation, peer.since)
+    }
+
+    /// True if there is what the first wants that stays in line here.
+    fn has_enough_for_the_first(&self, site: Membership) -> bool {
+        let first = self.activity.as_ref().map_or(0, |activity| activity.waiting.first_staying());
+        first > 0 && self.avantan.share.free(site) >= first
     }
 
     /// Tokens free at a member, by what it said last. A gift counts as there from when it is given, or several digests that cross it would

@@ -458,3 +458,36 @@ fn round_that_is_led_while_a_lower_limit_is_taken_over_is_looked_after() {
     cluster.run(3 * SECOND);
     assert!(cluster.outcome(0, next).is_some_and(|outcome| granted(&outcome)), "it is met by what came back");
 }
+
+/// A thousand wait at one site, while at another one comes back at a time, of the level below and of the one above in turn. Each is granted what
+/// came back, and the line stays where it is: it does not go from one level to the other with each token.
+#[test]
+fn line_of_a_thousand_stays_where_it_is_while_single_tokens_come_back() {
+    const WAIT: u64 = 1000;
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create("acme", 100, ""));
+    cluster.done(0, create("acme/web", 100, "acme"));
+    cluster.run(SECOND);
+    for _ in 0..100 {
+        assert!(granted(&cluster.done(1, acquire("acme/web", 1, Hold::Counted))));
+    }
+    let wait = || Operation::Acquire { quota: "acme/web".into(), amount: 1, hold: Hold::Counted, waits: true };
+    for _ in 0..WAIT {
+        cluster.submit_for(0, wait(), 600 * SECOND);
+    }
+    cluster.run(2 * SECOND);
+
+    let waiting = |cluster: &Cluster, name: &str| {
+        let node = cluster.hosts[0].node.as_ref().expect("it runs");
+        node.chapters().quotas.find(name).expect("it is there").waiting()
+    };
+    for released in 1..=20 {
+        cluster.done(1, release("acme/web", 1));
+        cluster.run_and_look(SECOND, |cluster| {
+            let above = waiting(cluster, "acme");
+            assert!(above < 64, "{above} wait above");
+        });
+        let left = waiting(&cluster, "acme") + waiting(&cluster, "acme/web");
+        assert_eq!(left, WAIT as usize - released, "each token that came back is granted");
+    }
+}
