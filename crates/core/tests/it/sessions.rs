@@ -471,3 +471,17 @@ fn client_of_a_cluster_that_was_formed_anew_is_told_nothing_of_strangers() {
     let shown = cluster.show(1, "gpus");
     assert_eq!((shown.in_use_min, shown.in_use_max), (7, 7));
 }
+
+/// The session is closed while its acquire waits: nothing waits any more, so nothing holds up the end of the site.
+#[test]
+fn operation_withdrawn_with_its_session_does_not_hold_up_a_drain() {
+    let (mut cluster, (site, incarnation, session)) = third_that_waits();
+    cluster.request(1, 5, Request::Close { site, incarnation, session });
+    cluster.run(SECOND);
+    cluster.request(1, 9, Request::Drain { within: 60 * SECOND });
+    cluster.run(3 * SECOND);
+    let is_told = |(at, client, response): &(usize, ClientId, Response)| {
+        (*at, *client) == (1, ClientId(9)) && *response == Response::Drained
+    };
+    assert!(cluster.responses.iter().any(is_told), "the site waits for what was withdrawn");
+}

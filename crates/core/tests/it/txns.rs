@@ -1170,3 +1170,23 @@ fn what_participants_are_to_prepare_is_bounded_by_bytes() {
     cluster.run(10 * SECOND);
     assert!(again.into_iter().all(|write| cluster.outcome(0, write) == Some(committed(1))));
 }
+
+/// This site is told that the other one has prepared, and then prepares itself: all have. But nobody else knows that, so until the coordinator has
+/// decided nothing of it is shown, and the coordinator may abort it.
+#[test]
+fn participant_that_alone_knows_that_all_have_prepared_shows_nothing() {
+    let mut cluster = Cluster::new(3);
+    let participants = [0, 1].map(|at| (Cluster::site(at), Incarnation(1)));
+    let writes = vec![("x".to_owned(), Change::Put(bytes("new")))];
+    let deadline = cluster.time(0).wall + 5 * SECOND as i64;
+    let mut asked = prepare(asked_by(2), deadline, &participants, Part { writes, ..Part::default() });
+    asked.prepared.insert(1);
+    tell(&mut cluster, 2, 0, Message::Prepare(Box::new(asked)));
+
+    begin_read(&mut cluster, 0, &[key(0, "x")], Vec::new(), true);
+    cluster.run(100 * MILLISECOND);
+    assert!(cluster.responses.is_empty(), "it is shown before it is decided: {:?}", cluster.responses);
+    tell(&mut cluster, 2, 0, Message::Decide { id: asked_by(2), commit: false });
+    let read = end_read(&mut cluster, 0);
+    assert_eq!(read.gets[0].as_ref().expect("it is read").value, None, "it is shown before it is decided");
+}
