@@ -568,15 +568,14 @@ impl Quotas {
     /// Grants what now fits to requests that wait, in the order of their arrival; a large one does not hold up the small
     /// ones behind it, because what it waits for comes by a round that has its need, unless it stays in line.
     pub(super) fn serve(&mut self, turn: &mut Turn, at: usize) {
+        let mut others = Vec::new();
+        self.serve_line(turn, at, &mut others);
+
         // Where one is granted that came from the line of another level, those behind it there may follow.
-        let mut due = vec![at];
-        while let Some(at) = due.pop() {
-            let mut others = Vec::new();
-            self.serve_line(turn, at, &mut others);
-            others.retain(|level| {
-                self.list[*level].activity.as_ref().is_some_and(|activity| activity.waiting.has_staying())
-            });
-            due.extend(others);
+        while let Some(level) = others.pop() {
+            if self.list[level].activity.as_ref().is_some_and(|activity| activity.waiting.has_staying()) {
+                self.serve_line(turn, level, &mut others);
+            }
         }
     }
 
