@@ -641,6 +641,11 @@ impl Coordinator {
         }
     }
 
+    /// True if a transaction has a timer that counts.
+    pub(super) fn is_looked_at(&self, id: &OperationId, coordination: &Coordination) -> bool {
+        self.timers.contains(&(coordination.look_at, *id))
+    }
+
     /// Does what is due for a transaction: tells a decision again, asks again, or tells its client that it is
     /// undecided.
     fn look_at(&mut self, turn: &mut Turn, at: u64, id: OperationId) {

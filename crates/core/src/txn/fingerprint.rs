@@ -6,6 +6,7 @@
 
 use std::hash::{Hash, Hasher};
 
+use super::participant::Timer;
 use super::row::{self, ParticipantRow};
 use super::{Stage, Txns};
 use crate::codec::Malformed;
@@ -26,14 +27,16 @@ impl Txns {
         entries.sort_unstable_by_key(|(id, _)| **id);
         entries.len().hash(state);
         for (id, entry) in entries {
-            id.hash(state);
+            // When a timer fires is no part of the state, but whether there is one that counts: an entry that nobody looks at again is not
+            // in the state of one that is looked at.
+            (id, participant.timers.contains(&(entry.look_at, Timer::Part(*id)))).hash(state);
             entry.fingerprint(state);
         }
 
         let mut coordination: Vec<_> = coordinator.coordination.iter().collect();
         coordination.sort_unstable_by_key(|(id, _)| **id);
         for (id, coordination) in coordination {
-            id.hash(state);
+            (id, coordinator.is_looked_at(id, coordination)).hash(state);
             coordination.fingerprint(state);
         }
     }
