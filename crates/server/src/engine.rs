@@ -59,7 +59,7 @@ const TOLD_BYTES: usize = 16 << 10;
 /// second on requests wait, and from the third on nothing is taken that would write.
 const HELD_ASK: usize = 12 << 20;
 /// So many deletions ask for the same: each scan over their keys reads what they hide.
-const DELETED_ASK: usize = 4096;
+const DELETED_ASK: usize = 16_384;
 const HELD_MOST: usize = 48 << 20;
 const HELD_LIMIT: usize = 96 << 20;
 /// Requests wait while storage absorbs, and for this time after it has last absorbed a batch.

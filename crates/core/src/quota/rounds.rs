@@ -180,7 +180,15 @@ impl Quotas {
             && self.gifts.leaving.is_none()
             && !quota.avantan.share.table.is_new(turn.here.site);
         let foresees = turn.here.config.redistribute && turn.here.config.ahead;
-        if rate == 0 || !calm || !foresees || quota.limit().is_none() {
+        if rate == 0 {
+            // Nothing is expected any more: what comes next is looked at anew.
+            let (led_at, in_vain) = activity.shortage.ahead;
+            if in_vain > 0 {
+                self.activity(&turn.here, at).shortage.ahead = (led_at, 0);
+            }
+            return;
+        }
+        if !calm || !foresees || quota.limit().is_none() {
             return;
         }
         let lacking = activity.demand.forecast(SECOND).max(quota.asked.size.large());
@@ -195,8 +203,10 @@ impl Quotas {
         // Where others expect far more, each round brings little here, and the next would bring no more: ever more slowly.
         let has_patience = now >= fed_at + SECOND && now >= led_at + (SECOND << in_vain.min(AHEAD_IN_VAIN));
         if has_patience && elsewhere >= lacking.saturating_mul(2 * turn.here.peers.len() as i64) {
-            self.activity(&turn.here, at).shortage.ahead = (now, in_vain.saturating_add(1));
             self.lead(turn, at, Intent::Move, Cause::Proactive);
+            if !self.list[at].avantan.is_idle() || self.list[at].is_any() {
+                self.activity(&turn.here, at).shortage.ahead = (now, in_vain.saturating_add(1));
+            }
         }
     }
 
@@ -745,6 +755,7 @@ impl Quotas {
         // Who is in line for tokens of the one that is gone gets none of the next one.
         self.grants.walk.note(turn.here.now.mono, quota.number);
         let Some(activity) = &mut quota.activity else { return };
+        activity.shortage.ahead = (0, 0);
         let in_line = activity.waiting.take_all();
         activity.note_deadlines();
         for request in in_line {

@@ -573,7 +573,7 @@ impl Quotas {
 
         // Where one is granted that came from the line of another level, those behind it there may follow.
         while let Some(level) = others.pop() {
-            if self.list[level].activity.as_ref().is_some_and(|activity| activity.waiting.has_staying()) {
+            if self.list[level].activity.as_ref().is_some_and(|activity| !activity.waiting.is_empty()) {
                 self.serve_line(turn, level, &mut others);
             }
         }
@@ -612,7 +612,7 @@ impl Quotas {
 
             // It was first here; where another level is short, it waits there.
             path.levels().filter(|&level| level != at).for_each(|level| self.refill(&turn.here, level));
-            if let Some(short) = self.short_level(&turn.here, &path.without(at), request.amount) {
+            if let Some(short) = self.short_level_beside(&turn.here, &path, at, request.amount) {
                 match self.stand_in_line(turn, short, request, false) {
                     Some(outcome) => self.finish(turn, request.ticket, outcome),
                     None => self.spare(&turn.here, &path, short, request.amount),

@@ -345,7 +345,7 @@ impl Quotas {
             // What was refilled is for those who wait here, before it is for others.
             self.serve(turn, at);
             self.hand_over(turn, at);
-        } else if self.list[at].has_enough_for_the_first(turn.here.site) {
+        } else if self.list[at].has_enough_for_one(turn.here.site) {
             // It was held up by one that went from here to the line of another level, and has left that one since.
             self.serve(turn, at);
         }
@@ -534,10 +534,10 @@ impl Quota {
         here.takes_gifts(position) && !table.is_new_at(peer.site, peer.incarnation, peer.since)
     }
 
-    /// True if there is what the first wants that stays in line here.
-    fn has_enough_for_the_first(&self, site: Membership) -> bool {
-        let first = self.activity.as_ref().map_or(0, |activity| activity.waiting.first_staying());
-        first > 0 && self.avantan.share.free(site) >= first
+    /// True if there is what one of those wants who wait here.
+    fn has_enough_for_one(&self, site: Membership) -> bool {
+        let least = self.activity.as_ref().map_or(0, |activity| activity.waiting.least());
+        least > 0 && self.avantan.share.free(site) >= least
     }
 
     /// Tokens free at a member, by what it said last. A gift counts as there from when it is given, or several digests that cross it would

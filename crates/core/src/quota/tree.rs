@@ -41,16 +41,6 @@ impl Path {
         self.at[0] as usize
     }
 
-    /// The levels but for one.
-    pub(super) fn without(&self, level: usize) -> Self {
-        let mut rest = Self { len: 0, ..*self };
-        for at in self.levels().filter(|&at| at != level) {
-            rest.at[rest.len] = at as u32;
-            rest.len += 1;
-        }
-        rest
-    }
-
     /// All levels, from the quota up.
     #[inline]
     pub(super) fn levels(&self) -> impl Iterator<Item = usize> {
@@ -122,12 +112,28 @@ impl Quotas {
     /// The first level that cannot grant so much now.
     #[inline]
     pub(super) fn short_level(&self, here: &Here, path: &Path, amount: i64) -> Option<usize> {
-        path.levels().find(|&at| {
-            let Quota { avantan, activity, queued, .. } = &self.list[at];
+        path.levels().find(|&at| self.is_short(here, at, amount))
+    }
 
-            // What is too little for one that stays in line is saved for it.
-            let is_saved = *queued && activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
-            amount > avantan.share.free(here.site) || is_saved
+    /// True if a level cannot grant so much now.
+    #[inline]
+    fn is_short(&self, here: &Here, at: usize, amount: i64) -> bool {
+        let Quota { avantan, activity, queued, .. } = &self.list[at];
+
+        // What is too little for one that stays in line is saved for it.
+        let is_saved = *queued && activity.as_ref().is_some_and(|activity| activity.waiting.has_staying());
+        amount > avantan.share.free(here.site) || is_saved
+    }
+
+    /// The same for the first in the line of one level, for the others of its path. Who waits at a level below came later than this one, or stayed
+    /// there when it went up: what is free there is not saved for them.
+    pub(super) fn short_level_beside(&self, here: &Here, path: &Path, at: usize, amount: i64) -> Option<usize> {
+        let is_below = |level: usize| self.list[level].name.len() > self.list[at].name.len();
+        let lacks = |level: usize| amount > self.list[level].avantan.share.free(here.site);
+        let short = path.levels().find(|&level| is_below(level) && lacks(level));
+        short.or_else(|| {
+            let above = path.levels().filter(|&level| level != at && !is_below(level));
+            above.into_iter().find(|&level| self.is_short(here, level, amount))
         })
     }
 

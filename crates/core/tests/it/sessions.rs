@@ -434,15 +434,9 @@ fn outcome_of_an_operation_that_waited_is_kept_as_long_as_any_other() {
     assert_eq!(ask(&mut cluster, 0, of, 100), forgotten());
 }
 
-/// All directories are emptied, and the sites start again: sites and incarnations are those of before.
-#[test]
-fn client_of_a_cluster_that_was_formed_anew_is_told_nothing_of_strangers() {
-    let mut cluster = Cluster::new(3);
-    let former = cluster.session(0);
-    assert_eq!(cluster.done(0, create(100)), Outcome::Created { limit: 100 });
-    assert!(granted(&cluster.done(0, acquire(7))));
-
-    cluster.first_session = 1_000_000;
+/// All directories are emptied, and the sites start again with sessions from this number on.
+fn form_anew(cluster: &mut Cluster, first_session: u64) {
+    cluster.first_session = first_session;
     for at in 0..3 {
         cluster.kill(at);
         cluster.hosts[at].put_back(Default::default());
@@ -451,25 +445,36 @@ fn client_of_a_cluster_that_was_formed_anew_is_told_nothing_of_strangers() {
     cluster.run(SECOND);
     (0..3).for_each(|at| cluster.start(at));
     cluster.run(SECOND);
+}
 
-    // A stranger does the same, under the same numbers.
-    let stranger = cluster.session(0);
-    assert_eq!((stranger.0, stranger.1), (former.0, former.1));
-    assert_eq!(stranger.2, SessionId(1_000_000));
-    assert_eq!(cluster.done(0, create(100)), Outcome::Created { limit: 100 });
-    assert!(granted(&cluster.done(0, acquire(7))));
-    assert_eq!(
-        again(&mut cluster, 0, former, 2, acquire(7)),
-        Some(Outcome::Refused(Refusal::SessionEnded)),
-        "it is not the stranger's"
-    );
-    assert_eq!(ask(&mut cluster, 0, former, 2), withdrawn());
+/// Sites and incarnations are those of before; the former client's session has a lower number than the new ones, or a far higher one.
+#[test]
+fn client_of_a_cluster_that_was_formed_anew_is_told_nothing_of_strangers() {
+    let mut cluster = Cluster::new(3);
+    for (first_session, is_told) in
+        [(10_000_000, Outcome::Refused(Refusal::SessionEnded)), (5, Outcome::Unknown(UnknownReason::Forgotten))]
+    {
+        let former = cluster.session(0);
+        assert_eq!(cluster.done(0, create(100)), Outcome::Created { limit: 100 });
+        assert!(granted(&cluster.done(0, acquire(7))));
+        form_anew(&mut cluster, first_session);
 
-    // No number is given twice after a restart, either.
-    restart(&mut cluster, 0);
-    assert!(cluster.session(0).2 > stranger.2);
-    let shown = cluster.show(1, "gpus");
-    assert_eq!((shown.in_use_min, shown.in_use_max), (7, 7));
+        // A stranger does the same, under the same sequences.
+        let stranger = cluster.session(0);
+        assert_eq!((stranger.0, stranger.1), (former.0, former.1));
+        assert_eq!(stranger.2, SessionId(first_session));
+        assert_eq!(cluster.done(0, create(100)), Outcome::Created { limit: 100 });
+        assert!(granted(&cluster.done(0, acquire(7))));
+        assert_eq!(again(&mut cluster, 0, former, 2, acquire(7)), Some(is_told), "it is not the stranger's");
+        let asked = ask(&mut cluster, 0, former, 2);
+        assert!(asked == withdrawn() || asked == forgotten(), "it is not the stranger's: {asked:?}");
+
+        // No number is given twice after a restart, either.
+        restart(&mut cluster, 0);
+        assert!(cluster.session(0).2 > stranger.2);
+        let shown = cluster.show(1, "gpus");
+        assert_eq!((shown.in_use_min, shown.in_use_max), (7, 7));
+    }
 }
 
 /// The session is closed while its acquire waits: nothing waits any more, so nothing holds up the end of the site.

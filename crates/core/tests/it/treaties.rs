@@ -669,6 +669,25 @@ fn treaty_is_not_retracted_for_a_write_whose_reads_change_while_it_waits() {
     assert!(world.valid_at(0).is_some(), "the treaty is retracted for nothing");
 }
 
+/// Another write waits beside it, for which there is enough.
+#[test]
+fn treaty_is_not_retracted_for_one_that_waits_beside_a_write_whose_reads_change() {
+    for is_first in [true, false] {
+        let mut world = at_least_30();
+        let read = world.read(0, vec![ObjectKey::new(0, "m")]).expect("it is read")[0].version.number;
+        let waits_too = |world: &mut World| write(world, 0, &[], &[("n", -25)]);
+        let before = is_first.then(|| waits_too(&mut world));
+        let waits = write(&mut world, 0, &[("m", read)], &[("n", -100)]);
+        let other = before.unwrap_or_else(|| waits_too(&mut world));
+        world.run(5 * MILLISECOND);
+        write(&mut world, 0, &[], &[("m", 1)]);
+        world.run(2 * SECOND);
+        let Some(Outcome::Aborted(abort)) = world.cluster.outcome(0, waits) else { panic!("it is refused") };
+        assert_eq!(abort.cause, Cause::Changed);
+        are_committed_and_it_stands(&mut world, [other]);
+    }
+}
+
 /// The same, and what it read stays as it is: the treaty goes, and the write is carried out.
 #[test]
 fn treaty_is_retracted_for_a_write_that_takes_more_than_there_is() {

@@ -491,3 +491,28 @@ fn line_of_a_thousand_stays_where_it_is_while_single_tokens_come_back() {
         assert_eq!(left, WAIT as usize - released, "each token that came back is granted");
     }
 }
+
+/// One token comes of the level below, and then one of the level above, again and again. Whoever is first in the line below goes up with the
+/// first of them, and is granted with the second: nobody takes its place meanwhile.
+#[test]
+fn first_of_a_line_that_goes_up_stays_the_first() {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create("acme", 200, ""));
+    cluster.done(0, create("acme/web", 100, "acme"));
+    cluster.run(SECOND);
+    for _ in 0..100 {
+        assert!(granted(&cluster.done(1, acquire("acme/web", 1, Hold::Counted))));
+        assert!(granted(&cluster.done(1, acquire("acme", 1, Hold::Counted))));
+    }
+    let wait = || Operation::Acquire { quota: "acme/web".into(), amount: 1, hold: Hold::Counted, waits: true };
+    let waiting: Vec<u64> = (0..20).map(|_| cluster.submit_for(0, wait(), 600 * SECOND)).collect();
+    cluster.run(2 * SECOND);
+    for (number, first) in waiting.iter().enumerate() {
+        let limit = 101 + number as i64;
+        cluster.done(1, Operation::SetLimit { quota: "acme/web".into(), limit });
+        cluster.run(SECOND);
+        cluster.done(1, release("acme", 1));
+        cluster.run(SECOND);
+        assert!(cluster.outcome(0, *first).is_some_and(|outcome| granted(&outcome)), "{number} is the first");
+    }
+}

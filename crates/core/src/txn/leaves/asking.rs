@@ -47,15 +47,8 @@ impl Leaves {
         let (me, now) = (turn.here.site.me, turn.here.now);
         let before = self.wants.get(id);
         let (since, was_spared) = before.map_or((now, false), |want| (want.since, want.was_spared));
-        let confirmed = before.map(|want| want.doubted.clone()).unwrap_or_default();
-        let mut want = Want {
-            since,
-            me,
-            relies: part.relies.clone(),
-            was_spared,
-            confirmed: confirmed.clone(),
-            ..Want::default()
-        };
+        let mut confirmed = before.map(|want| want.doubted.clone()).unwrap_or_default();
+        let mut want = Want { since, me, relies: part.relies.clone(), was_spared, ..Want::default() };
         for Lack { making, clause, takes, is_put } in self.lacks(locks, part) {
             want.takes.insert((making, clause), (takes, is_put));
         }
@@ -63,13 +56,15 @@ impl Leaves {
         if want.takes.is_empty() {
             return self.end_want(now.mono, id, false);
         }
+        confirmed.retain(|making| makings.contains(making));
+        want.confirmed.clone_from(&confirmed);
         self.wants.insert(id, want);
         makings.iter().for_each(|making| self.ask_for_wanted(turn, locks, making));
 
         // It was looked at for this: what the others have told still stands, if they were not asked anew.
         for making in confirmed {
-            let asking = self.leaves.get(&making).and_then(|leaf| leaf.asking.as_ref());
-            if asking.is_some_and(|asking| asking.is_planned) {
+            let leaf = self.leaves.get(&making).filter(|leaf| leaf.stage == Stage::Kept);
+            if leaf.and_then(|leaf| leaf.asking.as_ref()).is_some_and(|asking| asking.is_planned) {
                 self.give_up(turn, locks, &making);
             }
         }
@@ -454,7 +449,8 @@ impl Leaves {
         let wanted = self.wanted(locks, making);
         let has_too_little = |(clause, lack): &(&u32, &i128)| asking.spare(**clause) < **lack;
         let mut short: BTreeSet<u32> = wanted.iter().filter(has_too_little).map(|(clause, _)| *clause).collect();
-        if short.is_empty() && is_eased {
+        // Nor where the one that took too much was looked at once more meanwhile, and is gone: for the others there is enough.
+        if short.is_empty() && (is_eased || asking.tries < TRIES) {
             return self.ask_for_wanted(turn, locks, making);
         }
         if short.is_empty() {
@@ -480,14 +476,15 @@ impl Leaves {
 
         // What a part read may have changed while it waited: nothing is retracted for one that can never be committed. Who breaks the treaty
         // is looked at once more first, with the rows that it needs.
-        let breaks = |want: &Want| want.lacks_some(making, &short) && !want.relies_on(&making.0);
-        let breaking = self.wants.of(making).filter(|(_, want)| breaks(want));
-        let breaking: Vec<(OperationId, bool)> =
-            breaking.map(|(id, want)| (id, want.confirmed.contains(making))).collect();
-        let is_confirmed = breaking.iter().any(|(_, is_confirmed)| *is_confirmed);
-        for (id, _) in breaking.iter().filter(|_| !is_confirmed) {
-            self.wants.doubt(*id, making);
-            self.woken.insert(*id);
+        let breaking = self.wants.of(making);
+        let breaking: Vec<(OperationId, &Want)> =
+            breaking.filter(|(_, want)| want.lacks_some(making, &short) && !want.relies_on(&making.0)).collect();
+        let is_pending = breaking.iter().any(|(_, want)| want.doubted.contains(making));
+        let is_confirmed = !is_pending && breaking.iter().any(|(_, want)| want.confirmed.contains(making));
+        let doubted: Vec<OperationId> = breaking.into_iter().map(|(id, _)| id).collect();
+        for id in doubted.into_iter().filter(|_| !is_pending && !is_confirmed) {
+            self.wants.doubt(id, making);
+            self.woken.insert(id);
         }
 
         let leaf = self.leaves.get_mut(making).expect("looked up above");
