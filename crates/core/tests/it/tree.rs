@@ -472,9 +472,7 @@ fn line_of_a_thousand_stays_where_it_is_while_single_tokens_come_back() {
         assert!(granted(&cluster.done(1, acquire("acme/web", 1, Hold::Counted))));
     }
     let wait = || Operation::Acquire { quota: "acme/web".into(), amount: 1, hold: Hold::Counted, waits: true };
-    for _ in 0..WAIT {
-        cluster.submit_for(0, wait(), 600 * SECOND);
-    }
+    let line: Vec<u64> = (0..WAIT).map(|_| cluster.submit_for(0, wait(), 600 * SECOND)).collect();
     cluster.run(2 * SECOND);
 
     let waiting = |cluster: &Cluster, name: &str| {
@@ -489,6 +487,8 @@ fn line_of_a_thousand_stays_where_it_is_while_single_tokens_come_back() {
         });
         let left = waiting(&cluster, "acme") + waiting(&cluster, "acme/web");
         assert_eq!(left, WAIT as usize - released, "each token that came back is granted");
+        let first = cluster.outcome(0, line[released - 1]);
+        assert!(first.is_some_and(|outcome| granted(&outcome)), "{released} is the first");
     }
 }
 
