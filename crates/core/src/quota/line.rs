@@ -8,6 +8,7 @@
 //! least, whose deadline is next, how much all of them want. What ends a request pays for that request alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use crate::api::Hold;
 use crate::clock::Now;
@@ -35,8 +36,11 @@ pub(super) struct Waiting {
     pub(super) generation: u32,
 }
 
+/// The arrival of the first request in a line: others may come in before it, with lower ones.
+const FIRST: u64 = 1 << 40;
+
 /// The requests that wait for tokens of one quota, by their arrival. In memory comes first what each acquire asks: whether somebody stays.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C)]
 pub(super) struct Line {
     /// The arrivals of those that stay.
@@ -55,11 +59,31 @@ pub(super) struct Line {
     needed: i128,
     /// The arrival of the next request; never used twice while the quota is in use.
     next_arrival: u64,
+    /// The arrival of the next one that comes in before all others; never used twice, either.
+    next_front: u64,
     /// Requests that arrived before this one were counted in the line that was last reported to a round.
     offered: u64,
     /// What `offered` was in the last rounds that were judged, as many as a request is given, the newest last: a request has been
     /// in as many rounds as there are numbers above its own.
     judged: VecDeque<u64>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            staying: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            by_amount: BTreeSet::new(),
+            by_deadline: BTreeSet::new(),
+            saved: 0,
+            order: Order::default(),
+            needed: 0,
+            next_arrival: FIRST,
+            next_front: FIRST - 1,
+            offered: 0,
+            judged: VecDeque::new(),
+        }
+    }
 }
 
 impl Line {
@@ -80,9 +104,23 @@ impl Line {
     pub(super) fn push(&mut self, request: Waiting) -> u64 {
         let arrival = self.next_arrival;
         self.next_arrival += 1;
+        self.order.push(arrival, request.amount, self.requests.iter().map(|(arrival, other)| (*arrival, other.amount)));
+        self.insert(arrival, request)
+    }
+
+    /// Takes one in before all others that stays: it was here before them, and comes back from the line of another level. So it counts
+    /// among those that rounds were told of.
+    pub(super) fn push_front(&mut self, request: Waiting) -> u64 {
+        let arrival = self.next_front;
+        self.next_front -= 1;
+        let others = self.requests.iter().map(|(arrival, other)| (*arrival, other.amount));
+        self.order.push_front(arrival, request.amount, others);
+        self.insert(arrival, request)
+    }
+
+    fn insert(&mut self, arrival: u64, request: Waiting) -> u64 {
         self.by_amount.insert((request.amount, arrival));
         self.by_deadline.insert((request.deadline, arrival));
-        self.order.push(arrival, request.amount, self.requests.iter().map(|(arrival, other)| (*arrival, other.amount)));
         self.needed += i128::from(request.amount);
         if request.stays.is_some() {
             self.staying.insert(arrival);
@@ -240,8 +278,8 @@ impl Line {
     /// Takes out all of them.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Waiting> + use<> {
         // Arrivals go on counting, or a later request could be taken for one that has left.
-        let (next_arrival, offered) = (self.next_arrival, self.offered);
-        let all = std::mem::replace(self, Self { next_arrival, offered, ..Self::default() });
+        let Self { next_arrival, next_front, offered, .. } = *self;
+        let all = std::mem::replace(self, Self { next_arrival, next_front, offered, ..Self::default() });
         all.requests.into_values()
     }
 }
@@ -267,11 +305,22 @@ impl Order {
     /// Takes one in behind all `others`, which are those that are in already.
     fn push(&mut self, arrival: u64, amount: i64, others: impl ExactSizeIterator<Item = (u64, i64)>) {
         if self.arrivals.len() == self.places() {
-            self.rebuild(others);
+            self.rebuild(others, 0..0);
         }
         assert!(self.arrivals.last().is_none_or(|last| *last < arrival), "a request comes in before the last");
         self.arrivals.push(arrival);
         self.set(self.arrivals.len() - 1, amount as u64);
+    }
+
+    /// Takes one in before all `others`. Where its place is not free, as many are made before them as there are others: so this costs a
+    /// constant in the mean, too.
+    fn push_front(&mut self, arrival: u64, amount: i64, others: impl ExactSizeIterator<Item = (u64, i64)>) {
+        let place = self.arrivals.binary_search(&arrival).unwrap_or_else(|_| {
+            let free = others.len().max(4) as u64;
+            self.rebuild(others, arrival + 1 - free..arrival + 1);
+            free as usize - 1
+        });
+        self.set(place, amount as u64);
     }
 
     fn remove(&mut self, arrival: u64) {
@@ -304,14 +353,16 @@ impl Order {
         }
     }
 
-    /// As many places again as there are requests, without the holes.
-    fn rebuild(&mut self, others: impl ExactSizeIterator<Item = (u64, i64)>) {
-        let places = (2 * others.len()).max(8).next_power_of_two();
+    /// As many places again as there are requests, without the holes, but for places of these arrivals before them.
+    fn rebuild(&mut self, others: impl ExactSizeIterator<Item = (u64, i64)>, before: Range<u64>) {
         self.arrivals.clear();
+        self.arrivals.extend(before);
+        let before = self.arrivals.len();
+        let places = (2 * (before + others.len())).max(8).next_power_of_two();
         self.least = vec![HOLE; 2 * places];
         for (place, (arrival, amount)) in others.enumerate() {
             self.arrivals.push(arrival);
-            self.least[places + place] = amount as u64;
+            self.least[places + before + place] = amount as u64;
         }
         for node in (1..places).rev() {
             self.least[node] = self.least[2 * node].min(self.least[2 * node + 1]);
@@ -377,7 +428,7 @@ mod tests {
             let (mut line, mut plain) = (Line::default(), Plain::default());
             let name = |request: Option<Waiting>| request.map(|request| request.ticket.sequence);
             for step in 0..2_000u64 {
-                match rng.below(13) {
+                match rng.below(14) {
                     0..=5 => {
                         let amount = 1 + rng.below(40) as i64;
                         let ticket = Ticket { session: SessionId(1), sequence: line.next_arrival };
@@ -399,7 +450,7 @@ mod tests {
                         assert_eq!(name(line.take_overdue(step)), taken);
                     }
                     9 => {
-                        let arrival = rng.below(line.next_arrival + 1);
+                        let arrival = line.next_front + rng.below(line.next_arrival - line.next_front + 1);
                         assert_eq!(name(line.remove(arrival)), plain.take(|(other, ..)| *other == arrival));
                     }
                     10 => {
@@ -410,6 +461,17 @@ mod tests {
                         assert_eq!(name(line.take_above(limit)), taken);
                     }
                     11 => {
+                        let (amount, deadline) = (1 + rng.below(40) as i64, step + rng.below(300));
+                        let ticket = Ticket { session: SessionId(1), sequence: line.next_front };
+                        let stays = Some(Now { wall: 0, mono: step });
+                        let request =
+                            Waiting { ticket, amount, hold: Hold::Counted, deadline, stays, quota: 0, generation: 1 };
+
+                        // It was in line before all others, so it counts as if it had been in the rounds that they were in.
+                        let rounds = usize::from(line.judged.back().is_some_and(|offered| *offered > 0));
+                        plain.requests.push_front((line.push_front(request), request, rounds));
+                    }
+                    12 => {
                         line.note_offer();
                         plain.offered = line.next_arrival;
                     }

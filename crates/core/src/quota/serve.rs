@@ -33,6 +33,17 @@ fn has_waited(here: &Here, came: Now) -> u64 {
     least.saturating_sub(least / DRIFT + 2 * here.config.epsilon)
 }
 
+/// How a request comes to the line of a level.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Comes {
+    /// It has just been asked for.
+    New,
+    /// From the line of another level, to the end; of one below, if it stays.
+    Up,
+    /// It stays, and comes from the line of a level above: it was here before all others.
+    Down,
+}
+
 impl Quotas {
     /// Carries out an operation, or lets it wait (`None`): its outcome then comes by [`Turn::finished`].
     #[inline]
@@ -193,7 +204,7 @@ impl Quotas {
             path.levels().for_each(|at| self.list[at].counters.work.local += 1);
             return Some(self.grant(turn, path, amount, hold));
         };
-        let refused = self.stand_in_line(turn, short, *request, true);
+        let refused = self.stand_in_line(turn, short, *request, Comes::New);
         if refused.is_none() {
             self.spare(&turn.here, path, short, amount);
         }
@@ -220,7 +231,7 @@ impl Quotas {
 
     /// Lets a request wait at the level that is short, holding nothing of any, or refuses it. One that is not new stood in the line of
     /// another level before.
-    fn stand_in_line(&mut self, turn: &mut Turn, at: usize, request: Waiting, is_new: bool) -> Option<Outcome> {
+    fn stand_in_line(&mut self, turn: &mut Turn, at: usize, request: Waiting, comes: Comes) -> Option<Outcome> {
         let Waiting { ticket, amount, deadline, stays, .. } = request;
         let now = turn.here.now.mono;
         self.activity(&turn.here, at);
@@ -255,13 +266,16 @@ impl Quotas {
         }
 
         // It waits, in the order of arrival, for gifts or the outcome of a round.
-        if is_new && !turn.out.admit() {
+        if comes == Comes::New && !turn.out.admit() {
             return Some(Outcome::Refused(Refusal::Overloaded));
         }
         if activity.waiting.is_empty() {
             activity.shortage.hopes_until = None;
         }
-        let arrival = activity.waiting.push(request);
+        let arrival = match comes {
+            Comes::New | Comes::Up => activity.waiting.push(request),
+            Comes::Down => activity.waiting.push_front(request),
+        };
         quota.queued = true;
         activity.deadline_at = activity.deadline_at.min(deadline);
         self.waits.places.insert(ticket, Place::Line { at: at as u32, arrival });
@@ -583,6 +597,7 @@ impl Quotas {
     fn serve_line(&mut self, turn: &mut Turn, at: usize, others: &mut Vec<usize>) {
         // Before anything is granted: the time until now is not that of what is granted now.
         self.refill(&turn.here, at);
+        let mut down = Vec::new();
         loop {
             let Quota { avantan, activity: Some(activity), .. } = &mut self.list[at] else { return };
             if avantan.share.table.limit.is_none() {
@@ -613,14 +628,18 @@ impl Quotas {
             // It was first here; where another level is short, it waits there.
             path.levels().filter(|&level| level != at).for_each(|level| self.refill(&turn.here, level));
             if let Some(short) = self.short_level_beside(&turn.here, &path, at, request.amount) {
-                match self.stand_in_line(turn, short, request, false) {
+                let is_above = self.list[short].name.len() < self.list[at].name.len();
+                if !is_above && request.stays.is_some() {
+                    down.push((short, path, request));
+                    continue;
+                }
+                match self.stand_in_line(turn, short, request, Comes::Up) {
                     Some(outcome) => self.finish(turn, request.ticket, outcome),
                     None => self.spare(&turn.here, &path, short, request.amount),
                 }
 
                 // All that is behind it needs tokens of a level above, too, and can have none before it. Where more wait there already than
                 // there is to be had, it goes no further: else each token that comes back would move the whole line there and back.
-                let is_above = self.list[short].name.len() < self.list[at].name.len();
                 if is_above && request.stays.is_some() && self.waits_for_more_than_there_is(&turn.here, short) {
                     break;
                 }
@@ -639,6 +658,13 @@ impl Quotas {
                 *lasts = lasts.saturating_add(has_waited(&turn.here, came));
             }
             self.finish(turn, request.ticket, outcome);
+        }
+
+        // Those that come down were there before all who wait there now, in this order.
+        for (short, path, request) in down.into_iter().rev() {
+            let outcome = self.stand_in_line(turn, short, request, Comes::Down);
+            assert!(outcome.is_none(), "one that stays in line is refused: {outcome:?}");
+            self.spare(&turn.here, &path, short, request.amount);
         }
 
         let Some(activity) = &mut self.list[at].activity else { return };
