@@ -490,6 +490,17 @@ fn line_of_a_thousand_stays_where_it_is_while_single_tokens_come_back() {
         let first = cluster.outcome(0, line[released - 1]);
         assert!(first.is_some_and(|outcome| granted(&outcome)), "{released} is the first");
     }
+
+    // A hundred more of each level: those that stayed below follow at once.
+    for name in ["acme/web", "acme"] {
+        assert_eq!(
+            cluster.done(1, Operation::SetLimit { quota: name.into(), limit: 200 }),
+            Outcome::LimitSet { limit: 200, excess: 0 }
+        );
+        cluster.run(2 * SECOND);
+    }
+    let left = waiting(&cluster, "acme") + waiting(&cluster, "acme/web");
+    assert_eq!(left, WAIT as usize - 120, "each token that came back is granted");
 }
 
 /// One token comes of the level below, and then one of the level above, again and again. Whoever is first in the line below goes up with the
