@@ -492,7 +492,7 @@ fn line_of_a_thousand_stays_where_it_is_while_single_tokens_come_back() {
     }
 
     // A hundred more of each level: those that stayed below follow at once.
-    for (name, waits) in [("acme/web", 2 * SECOND), ("acme", 100 * MILLISECOND)] {
+    for (name, waits) in [("acme/web", 2 * SECOND), ("acme", 400 * MILLISECOND)] {
         assert_eq!(
             cluster.done(1, Operation::SetLimit { quota: name.into(), limit: 200 }),
             Outcome::LimitSet { limit: 200, excess: 0 }
