@@ -92,6 +92,11 @@ impl Quota {
     }
 }
 
+/// True if a site that should have so much backlog and has so much is handed some: not for less than half of it.
+fn lacks(wanted: i64, there: i64) -> bool {
+    wanted.saturating_sub(there) > wanted / 2
+}
+
 impl Quotas {
     /// Refills the quota up to now, if it is one that refills. Whoever looks at its tokens to do something with them does this first.
     #[inline]
@@ -188,7 +193,7 @@ impl Quotas {
             let wanted = quota.wanted_at(&turn.here, peer);
             let there = activity.peers[peer].backlog.here.saturating_add(quota.backlog_under_way(&turn.here, peer));
             let missing = wanted.saturating_sub(there);
-            if missing > wanted / 2 {
+            if lacks(wanted, there) {
                 let part = missing.min(surplus);
                 surplus -= part;
                 handed.push((peer, part));
@@ -276,9 +281,15 @@ impl Quota {
         refill.handed.under_way(peer, present, known.received).min(i64::MAX as u128) as i64
     }
 
-    /// True if the others should hear how much backlog is here, to whom this much was told last.
+    /// True if the others should hear how much backlog is here, to whom this much was told last: where it has changed by much, or they would
+    /// hand some over by what there is now and not by what they know, or the other way round. Else a site of which they know that it has half of
+    /// what it should would have none for long, and its part of the rate lie idle.
     pub(super) fn is_backlog_news(&self, here: &Here, told: i64) -> bool {
-        self.refills() && self.backlog().abs_diff(told) > self.wanted_at(here, here.position).unsigned_abs() / 2
+        if !self.refills() {
+            return false;
+        }
+        let (backlog, wanted) = (self.backlog(), self.wanted_at(here, here.position));
+        backlog.abs_diff(told) > wanted.unsigned_abs() / 2 || lacks(wanted, backlog) != lacks(wanted, told)
     }
 
     /// When to look after the backlog again, counted from now, in microseconds; none if there is none that time would change.
