@@ -274,3 +274,25 @@ fn backlog_that_is_handed_over_to_sites_that_were_idle_comes_back_by_the_rate() 
         "of 3000 a second brings 300 back, and the count takes a part of one: {in_use}"
     );
 }
+
+/// All of a small bucket is taken at one site, and waited for there once more. Each of five sites has a fifth of the rate, and should have a backlog
+/// of two tokens: one that has refilled what it was handed says so, or its part of the rate would lie idle.
+#[test]
+fn all_of_a_small_bucket_is_back_at_one_site_by_the_rate_of_all() {
+    let mut cluster = Cluster::new(5);
+    cluster.done(0, create(17, 3));
+    cluster.run(SECOND);
+    for at in [4, 1, 3] {
+        assert!(granted(&cluster.done(at, acquire(17))), "all of it is there");
+        let wait = Operation::Acquire { quota: "gpus".into(), amount: 17, hold: Hold::Counted, waits: true };
+        let all = cluster.submit_for(at, wait, 60 * SECOND);
+        let mut took = 0;
+        while cluster.outcome(at, all).is_none() {
+            cluster.run(SECOND / 4);
+            took += SECOND / 4;
+        }
+        assert!(cluster.outcome(at, all).is_some_and(|outcome| granted(&outcome)));
+        assert!(took <= 10 * SECOND, "17 tokens at 3 a second take {took} us");
+        cluster.run(20 * SECOND);
+    }
+}
