@@ -510,9 +510,9 @@ async fn refills(
     }
 
     let (_, third) = call(seat, ledger, takes(true), place).await?;
-    // Backlog that is not worth a message to another site comes back at its own part of the rate.
+    // Backlog goes from site to site in messages, and what is not worth one comes back at its own part of the rate.
     let took = seat.port.now().0 - began.0;
-    match is_granted(&third) && took <= 2 * due + FULL_LATE {
+    match is_granted(&third) && took <= due + due / 2 + FULL_LATE {
         true => Ok(third),
         false => {
             Err(format!("{all} tokens should be back in {due} us, and after {took} us who waits is told {third:?}"))
