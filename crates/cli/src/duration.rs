@@ -54,6 +54,7 @@ pub(crate) fn parse_hold(text: &str) -> Result<Duration, String> {
 pub(crate) fn words(span: Duration) -> String {
     let seconds = span.as_secs_f64();
     match seconds {
+        ..0.0095 => format!("{:.1} ms", seconds * 1e3),
         ..1.0 => format!("{:.0} ms", seconds * 1e3),
         ..119.95 => format!("{seconds:.1} s"),
         ..7_197.0 => format!("{:.1} min", seconds / 60.0),

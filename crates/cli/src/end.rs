@@ -250,7 +250,7 @@ impl Finish {
             ),
             Finish::WasRefused(refused, _) => format!("the operation was refused: {}", refused.reason),
             Finish::Interrupted => "interrupted: it may have been done or not".to_owned(),
-            Finish::Withdrawn => "interrupted: tokens that it is granted all the same are given back".to_owned(),
+            Finish::Withdrawn => "interrupted: it is taken back, and so are the tokens if it was granted".to_owned(),
             // Asking again helps only where a site will know the outcome.
             Finish::Unknown(unknown) => match unknown.why {
                 UnknownReason::IncarnationLost | UnknownReason::Forgotten | UnknownReason::HomeLost => {
@@ -396,7 +396,7 @@ fn advice(reason: &Reason) -> String {
         Reason::Exhausted { retry_after: Some(after), .. } => {
             return format!("; they are refilled: try again in {}", duration::words(*after));
         }
-        Reason::Exhausted { .. } => "; try again when some are released, or ask for fewer",
+        Reason::Exhausted { .. } => "; try again when some are released, stay in line with --wait, or ask for fewer",
         Reason::RefillDiffers { .. } => "; use that refill, or delete the quota first",
         Reason::LimitDiffers { .. } => "; use that limit, or change it with `slackline quota set`",
         Reason::AgreementDiffers { .. } => "; use that agreement, or delete the quota first",

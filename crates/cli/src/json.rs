@@ -14,6 +14,11 @@ const LARGEST: u64 = 16 << 20;
 
 /// The text of a file, or of the standard input if its name is `-`.
 pub(crate) fn text_of(file: &str) -> Result<String, String> {
+    String::from_utf8(bytes_of(file)?).map_err(|_| "cannot be read: it is not UTF-8".to_owned())
+}
+
+/// The same as bytes.
+pub(crate) fn bytes_of(file: &str) -> Result<Vec<u8>, String> {
     let read = |source: &mut dyn Read| {
         let mut bytes = Vec::new();
         source.take(LARGEST + 1).read_to_end(&mut bytes).map(|_| bytes)
@@ -28,7 +33,7 @@ pub(crate) fn text_of(file: &str) -> Result<String, String> {
     if bytes.len() as u64 > LARGEST {
         return Err(format!("is longer than {LARGEST} bytes"));
     }
-    String::from_utf8(bytes).map_err(|_| "cannot be read: it is not UTF-8".to_owned())
+    Ok(bytes)
 }
 
 /// The name of a file for a person.

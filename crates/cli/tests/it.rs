@@ -613,6 +613,29 @@ fn objects_are_written_and_read_in_one_transaction_each_or_several_in_one() {
 }
 
 #[test]
+fn value_comes_from_standard_input_and_a_scan_goes_on_after_a_key_as_it_is_printed() {
+    let data = tempfile::tempdir().expect("a directory");
+    let cluster = dev(data.path());
+    let put = |words: &[&str], input: &[u8]| cluster.run_with(words, input);
+    let raw = put(&["put", "us:r", "--raw", "-"], b"\xff\x00\n");
+    assert_eq!(raw.status, 0, "{raw:?}");
+    let wrong = put(&["put", "us:r", "-"], b"\xff");
+    assert_eq!((wrong.status, wrong.stderr.lines().count()), (2, 1), "{wrong:?}");
+    assert_eq!(put(&["put", "us:s/0", "-"], b"{\"a\": 1}\n").status, 0);
+    for name in ["us:s/1", "us:s/2", "us:t"] {
+        assert_eq!(cluster.run(&["put", name, "1"]).status, 0);
+    }
+    let scan = |after: &str| cluster.run(&["scan", "us:s/", "--limit", "1", "--after", after]);
+    for after in ["s/0", "us:s/0"] {
+        let page = scan(after);
+        assert!(page.status == 0 && page.stdout.starts_with("us:s/1"), "{page:?}");
+    }
+    let elsewhere = scan("eu:s/0");
+    assert_eq!((elsewhere.status, elsewhere.stderr.lines().count()), (2, 1), "{elsewhere:?}");
+    assert!(elsewhere.stderr.contains("all names begin with s/"), "{elsewhere:?}");
+}
+
+#[test]
 fn person_is_told_how_long_an_answer_took_and_what_it_waited_for() {
     let cluster = Server::start(&["dev", "--memory", "--port", "0", "--json"]);
     let told = |words: &[&str]| {

@@ -1,6 +1,6 @@
 //! The binary as a process: run to its end, or kept running until the test is over.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -164,6 +164,15 @@ impl Server {
     pub(crate) fn run(&self, words: &[&str]) -> Ended {
         let mut command = command(words);
         ended(command.env("SLACKLINE_CONNECT", &self.connect).spawn().expect("the binary starts"))
+    }
+
+    /// Runs a command against it that has these bytes as its standard input.
+    pub(crate) fn run_with(&self, words: &[&str], input: &[u8]) -> Ended {
+        let mut command = command(words);
+        command.env("SLACKLINE_CONNECT", &self.connect).stdin(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        child.stdin.take().expect("it is a pipe").write_all(input).expect("it reads");
+        ended(child)
     }
 
     /// Runs a command against it, and breaks it off as Ctrl-C would.

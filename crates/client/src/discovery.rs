@@ -57,7 +57,7 @@ pub async fn introduce(address: &str, patience: Duration) -> Result<Introduced, 
         let map = stub.topology(v1::TopologyRequest {}).await?.into_inner();
         Ok((map, stub.status(v1::StatusRequest {}).await?.into_inner()))
     };
-    let replies = timeout(patience, asked).await.map_err(|_| format!("no answer within {patience:?}"))?;
+    let replies = timeout(patience, asked).await.map_err(|_| format!("no answer within {patience:.1?}"))?;
     let (map, state) = replies.map_err(|status: tonic::Status| explain(&status))?;
     let site = map.site.and_then(|site| SiteId::try_from(site).ok());
     let readiness = api::Status::try_from(state).ok().map(|state| state.readiness);
@@ -89,7 +89,7 @@ pub(crate) async fn learn_topology(addresses: &[String], patience: Duration) -> 
     }
 
     // All sites of a cluster have the same map, so the first answer will do.
-    let mut why = format!("no answer within {patience:?}");
+    let mut why = format!("no answer within {patience:.1?}");
     let first = timeout(patience, async {
         while let Some(answer) = asked.join_next().await {
             match answer {

@@ -120,8 +120,17 @@ impl Mailbox {
 
     /// Registers a new client: a stream or a unary call. The error is the client's answer.
     pub(crate) fn register(self: &Arc<Self>) -> Result<Registration, Status> {
+        self.register_in(&[Phase::Open])
+    }
+
+    /// The same for one that only looks at the site's state: a site that drains says so.
+    pub(crate) fn register_to_look(self: &Arc<Self>) -> Result<Registration, Status> {
+        self.register_in(&[Phase::Open, Phase::Draining])
+    }
+
+    fn register_in(self: &Arc<Self>, phases: &[Phase]) -> Result<Registration, Status> {
         let mut queues = self.queues();
-        if queues.phase != Phase::Open {
+        if !phases.contains(&queues.phase) {
             return Err(stopping());
         }
 

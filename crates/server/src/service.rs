@@ -214,7 +214,10 @@ impl ClientService {
         check(&self.topology, &request)?;
 
         // Registered before it asks: an answer to a client that is not registered is dropped.
-        let registration = self.mailbox.register()?;
+        let registration = match request {
+            Request::Status => self.mailbox.register_to_look()?,
+            _ => self.mailbox.register()?,
+        };
         self.mailbox.ask(registration.id, request, None).map_err(|_| overloaded())?;
         loop {
             match poll_fn(|context| registration.poll(context)).await? {

@@ -481,6 +481,30 @@ fn draining_site_ends_its_streams_and_the_others_go_on() {
     dev.drain(DRAIN).expect("drains");
 }
 
+/// Somebody stays in line for what is not there, so it drains for as long as it may, and says so to whoever looks.
+#[test]
+fn site_that_drains_tells_its_state_and_takes_nothing() {
+    let mut dev = cluster(&["us"], 1);
+    block_on(async {
+        let mut client = Client::connect(&dev.sites()[0]).await;
+        client.create("seats", 1).await;
+        assert!(matches!(client.acquire("seats", 1).await, Outcome::Granted(_)));
+        let waits = v1::AcquireRequest { timeout_us: 20_000_000, wait: true, ..client.acquire_request("seats", 1) };
+        let mut rpc = client.rpc.clone();
+        let in_line = tokio::spawn(async move { rpc.acquire(waits).await });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let site = dev.take(0);
+        site.start_drain(Duration::from_secs(3));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let status = client.rpc.status(v1::StatusRequest {}).await.expect("it says how it is").into_inner();
+        assert_eq!(status.readiness(), v1::Readiness::Draining);
+        let refused = client.rpc.list_quotas(v1::ListQuotasRequest::default()).await.expect_err("it takes nothing");
+        assert_eq!(refused.code(), tonic::Code::Unavailable);
+        std::thread::spawn(move || site.drain(DRAIN)).join().expect("no panic").expect("drains");
+        drop(in_line);
+    });
+}
+
 /// The program that the quickstart shows, against a real cluster.
 #[test]
 fn quickstart_example_runs_to_its_end() {

@@ -68,7 +68,7 @@ impl Dev {
         let regions = table.regions();
         let Some(regions) = regions.get(..usize::from(self.sites)) else {
             return Err(Finish::WrongUse(format!(
-                "--sites {}: the RTT table ({}) has only {} regions: {}",
+                "{} sites (--sites): the RTT table ({}) has only {} regions: {}",
                 self.sites,
                 table.source(),
                 regions.len(),

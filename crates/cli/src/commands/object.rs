@@ -138,12 +138,13 @@ impl Get {
 Examples:
   slackline put eu:users/alice '{\"seats\": [\"12A\"]}'
   slackline put eu:motd --raw 'good morning'
+  slackline put eu:logo.png --raw - < logo.png
   slackline put us:visits --counter 0")]
 pub(crate) struct Put {
     /// The object: its home region and its name, with a colon between them
     #[arg(value_parser = key)]
     key: Key,
-    /// The value, in JSON
+    /// The value, in JSON; - for the standard input
     #[arg(allow_hyphen_values = true, required_unless_present = "counter")]
     value: Option<String>,
     /// Take the value as it is, and not as JSON
@@ -165,7 +166,17 @@ impl Put {
     pub(crate) fn run(self) -> Result<End, Finish> {
         let Self { key, value, raw, counter, terms, json, connection } = self;
         terms.check(&connection)?;
+        let value = match value.as_deref() {
+            Some("-") => {
+                let read = json::bytes_of("-").map_err(|error| Finish::WrongUse(format!("standard input {error}")))?;
+                Some(read)
+            }
+            other => other.map(|text| text.as_bytes().to_vec()),
+        };
         if let Some(text) = value.as_ref().filter(|_| !raw) {
+            let text = std::str::from_utf8(text);
+            let text =
+                text.map_err(|_| Finish::WrongUse("the value is no JSON: it is not UTF-8; use --raw".to_owned()))?;
             json::check(text).map_err(|unfit| {
                 Finish::WrongUse(match unfit {
                     Unfit::NoJson(_) => {
@@ -263,12 +274,12 @@ pub(crate) struct Scan {
     /// The region, or the region, a colon and the beginning of the names
     region: String,
     /// The beginning of the names
-    #[arg(default_value = "")]
+    #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Only names after this one
-    #[arg(long, value_name = "NAME", default_value = "")]
+    /// Only names after this one; or a whole key, as it is printed
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     after: String,
-    /// About how many objects to list at most
+    /// How many objects to list at most
     #[arg(long, value_name = "ROWS", default_value_t = 100, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..=ROWS))]
     limit: i64,
     /// The region whose site reads them; by default the nearest one
@@ -289,6 +300,7 @@ impl Scan {
             Some((region, start)) if prefix.is_empty() => Key::new(region, start),
             _ => Key::new(region, prefix),
         };
+        let after = after_name(&after, &prefix).map_err(Finish::WrongUse)?;
 
         let limit = usize::try_from(limit).unwrap_or(1);
         connection.read(json, async move |client: Client| {
@@ -308,6 +320,19 @@ impl Scan {
             let end = End::new(Scanned { next: page.next, outcome: "done", rows }, lines.trim_end());
             Ok(end.answered(terms.read_of(prefix.region())))
         })
+    }
+}
+
+/// The name after which a scan goes on: as it was given, or out of the key that a row begins with.
+fn after_name<'a>(after: &'a str, prefix: &Key) -> Result<&'a str, String> {
+    let of_key = after.strip_prefix(prefix.region()).and_then(|rest| rest.strip_prefix(':'));
+    match of_key.filter(|name| name.starts_with(prefix.name())) {
+        Some(name) => Ok(name),
+        None if after.is_empty() || after.starts_with(prefix.name()) => Ok(after),
+        None => Err(format!(
+            "--after {after}: all names begin with {}, and so does the one after which they go on",
+            prefix.name()
+        )),
     }
 }
 

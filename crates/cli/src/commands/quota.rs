@@ -126,7 +126,7 @@ struct Create {
     refill: Option<Refill>,
     /// How tokens move between sites: by rounds of the majority, or among any sites that answer, also where they are cut off from the
     /// majority
-    #[arg(long, value_name = "AGREEMENT", default_value = "majority", value_parser = agreement)]
+    #[arg(long, value_name = "majority|any", default_value = "majority", value_parser = agreement)]
     agreement: Agreement,
     /// The quota above it, in which it counts as well. Its name is the parent's, / and more
     #[arg(long, value_name = "QUOTA", value_parser = name)]

@@ -23,10 +23,10 @@ Examples:
 With --json:
   {\"membership\",
    \"sites\": [{\"site\", \"address\", \"up\", \"ready\", \"because\", \"waiting_for\",
-              \"unrecorded\",
-              \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
-  and more (member is false for a site that is gone, drained is true for one that
-  grants nothing by an operator's word); for a site that is not up clock_error_us is null, rtt_ms empty.
+              \"unrecorded\", \"clock_error_us\", \"rtt_ms\": {site: ms}}]}
+  and more: member is false for a site that is gone, drained is true for one
+  that grants nothing by an operator's word. For a site that is not up
+  clock_error_us is null, and rtt_ms empty.
   unrecorded is the number of quotas of which the site has no tokens yet,
   because its storage is new, or that have not recorded the last change of
   the members; null as long as too few sites answer.

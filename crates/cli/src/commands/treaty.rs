@@ -365,16 +365,18 @@ pub(crate) async fn find(client: &Client, name: &str) -> Result<slackline::Treat
 
 fn shown_json(shown: &TreatyShown) -> Value {
     let nodes = shown.nodes.iter().map(|node| {
+        // What a region that does not answer has is not known, and nor is then what the whole comes to.
+        let known = node.up.then_some(node);
         json!({
             "node": node.node,
             "parent": node.parent,
             "site": node.site,
-            "value": node.value,
-            "bound": node.bound,
-            "rate_per_s": node.rate_per_s,
-            "slack": node.slack,
-            "velocity_per_s": node.velocity_per_s,
-            "noise": node.noise,
+            "value": known.map(|node| node.value),
+            "bound": known.map(|node| node.bound),
+            "rate_per_s": known.map(|node| node.rate_per_s),
+            "slack": known.map(|node| node.slack),
+            "velocity_per_s": known.map(|node| node.velocity_per_s),
+            "noise": known.map(|node| node.noise),
             "fails_in_s": node.fails_in.map(|left| left.as_secs_f64()),
             "until_unix_ms": null_time(),
             "up": node.up,
