@@ -7,7 +7,7 @@
 //!
 //! What a site has and what it has granted change by rounds and gifts alone, in sum: a grant or a release moves tokens from one to the
 //! other. Gifts are in the totals of both ends, whenever each reports. So the reports of one round, one of each site, are exact, though
-//! they are of different moments, if three things hold, and a site reports no books where it cannot say so ([`Offer::used`]):
+//! they are of different moments, if three things hold, and a site reports no books where it cannot say so (`Offer::used`):
 //!
 //! - all reports are of one instance;
 //! - all sites know the same incarnations of each other, those that rounds have recorded;

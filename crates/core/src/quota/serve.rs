@@ -45,7 +45,7 @@ enum Comes {
 }
 
 impl Quotas {
-    /// Carries out an operation, or lets it wait (`None`): its outcome then comes by [`Turn::finished`].
+    /// Carries out an operation, or lets it wait (`None`): its outcome then comes by `Out::finished`.
     #[inline]
     pub(super) fn carry_out(
         &mut self,
