@@ -439,21 +439,15 @@ impl View {
             view.ranges.push(range);
         }
 
-        // A row that is named many times is read once: to read its head, storage checks all of it. A client may name one as often as its
-        // request has room.
-        let (mut heads, mut head_ranges) = (needed.heads, needed.head_ranges);
-        heads.sort_unstable_by(|(one, short), (other, long)| one.cmp(other).then(long.cmp(short)));
-        heads.dedup_by(|(one, _), (other, _)| one == other);
-        head_ranges.sort_unstable_by(|(one, short), (other, long)| one.cmp(other).then(long.cmp(short)));
-        head_ranges.dedup_by(|(one, _), (other, _)| one == other);
-        for (key, bytes) in heads {
+        // To read a row's head, storage checks all of it, and a client may name one row as often as its request has room.
+        for (key, bytes) in once(needed.heads) {
             let head = match overlay.rows.get(&key) {
                 Some((_, value)) => value.as_ref().map(|value| head_of(value, bytes).to_vec()),
                 None => reader.read_head(&key, bytes)?,
             };
             view.note_head(key, head);
         }
-        for (range, bytes) in head_ranges {
+        for (range, bytes) in once(needed.head_ranges) {
             for (key, head) in overlay.scan(&range, reader, Some(bytes))? {
                 view.note_head(key, Some(head));
             }
@@ -576,6 +570,13 @@ impl View {
         let range = range.unwrap_or_else(|| panic!("scan outside the working set: {from:?}"));
         within(&self.rows, range)
     }
+}
+
+/// Each of what is named once, with the longest head of those that were asked for.
+fn once<T: Ord>(mut named: Vec<(T, usize)>) -> Vec<(T, usize)> {
+    named.sort_unstable_by(|(one, short), (other, long)| one.cmp(other).then(long.cmp(short)));
+    named.dedup_by(|(one, _), (other, _)| one == other);
+    named
 }
 
 /// The rows between the ends of a range that are there.

@@ -58,10 +58,10 @@ const TOLD_BYTES: usize = 16 << 10;
 /// Bounds on the memory of rows that storage has not absorbed, in bytes. From the first on storage is asked to absorb, from the
 /// second on requests wait, and from the third on nothing is taken that would write.
 const HELD_ASK: usize = 12 << 20;
-/// So many deletions ask for the same: each scan over their keys reads what they hide.
-const DELETED_ASK: usize = 16_384;
 const HELD_MOST: usize = 48 << 20;
 const HELD_LIMIT: usize = 96 << 20;
+/// So many deletions that storage has not absorbed ask for that, too: each scan over their keys reads what they hide.
+const DELETED_ASK: usize = 16_384;
 /// Requests wait while storage absorbs, and for this time after it has last absorbed a batch.
 const BEHIND: Duration = Duration::from_secs(2);
 /// The pause between two looks at storage that requests wait for.

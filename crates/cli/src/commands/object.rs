@@ -168,10 +168,9 @@ impl Put {
         terms.check(&connection)?;
         let value = match value.as_deref() {
             Some("-") => {
-                let read = json::bytes_of("-").map_err(|error| Finish::WrongUse(format!("standard input {error}")))?;
-                Some(read)
+                Some(json::bytes_of("-").map_err(|error| Finish::WrongUse(format!("standard input {error}")))?)
             }
-            other => other.map(|text| text.as_bytes().to_vec()),
+            _ => value.map(String::into_bytes),
         };
         if let Some(text) = value.as_ref().filter(|_| !raw) {
             let text = std::str::from_utf8(text);

@@ -182,10 +182,7 @@ impl Quotas {
         let foresees = turn.here.config.redistribute && turn.here.config.ahead;
         if rate == 0 {
             // Nothing is expected any more: what comes next is looked at anew.
-            let (led_at, in_vain) = activity.shortage.ahead;
-            if in_vain > 0 {
-                self.activity(&turn.here, at).shortage.ahead = (led_at, 0);
-            }
+            self.activity(&turn.here, at).shortage.ahead.1 = 0;
             return;
         }
         if !calm || !foresees || quota.limit().is_none() {
@@ -193,10 +190,9 @@ impl Quotas {
         }
         let lacking = activity.demand.forecast(SECOND).max(quota.asked.size.large());
         let elsewhere = activity.known_free(&turn.here);
-        let (has_enough, fed_at) = (quota.avantan.share.free(turn.here.site) >= lacking, activity.shortage.fed_at);
-        let (led_at, in_vain) = activity.shortage.ahead;
-        if has_enough {
-            self.activity(&turn.here, at).shortage.ahead = (led_at, 0);
+        let (fed_at, (led_at, in_vain)) = (activity.shortage.fed_at, activity.shortage.ahead);
+        if quota.avantan.share.free(turn.here.site) >= lacking {
+            self.activity(&turn.here, at).shortage.ahead.1 = 0;
             return;
         }
 

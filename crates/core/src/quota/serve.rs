@@ -628,7 +628,7 @@ impl Quotas {
             // It was first here; where another level is short, it waits there.
             path.levels().filter(|&level| level != at).for_each(|level| self.refill(&turn.here, level));
             if let Some(short) = self.short_level_beside(&turn.here, &path, at, request.amount) {
-                let is_above = self.list[short].name.len() < self.list[at].name.len();
+                let is_above = self.is_below(at, short);
                 if !is_above && request.stays.is_some() {
                     down.push((short, path, request));
                     continue;

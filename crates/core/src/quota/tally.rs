@@ -55,8 +55,8 @@ pub fn count(
     let (least, most) = in_use((first, second), i128::from(all), is_whole, is_settled, missing.is_empty());
 
     // Clients that released what they never had have spoiled the count by so much at least: nobody is to be blamed for what one site has told
-    // and another one, read later or not at all, has not. What was taken back before the readings ended, and was not granted before they ended
-    // either, never was; and where nothing moved in between, tokens beyond all that there are were given back by one who had none.
+    // and another one, read later or not at all, has not. What was taken back before the first readings, and was not granted before the second
+    // ones, never was; and where nothing moved in between, tokens beyond all that there are were given back by one who had none.
     let is_still = is_settled && [acquired, released].iter().all(|part| sum(first, *part) == sum(second, *part));
     let unmatched = sum(first, released) - sum(second, acquired);
     let unmatched = if is_whole && missing.is_empty() { unmatched } else { 0 };

@@ -128,13 +128,16 @@ impl Quotas {
     /// The same for the first in the line of one level, for the others of its path. Who waits at a level below came later than this one, or stayed
     /// there when it went up: what is free there is not saved for them.
     pub(super) fn short_level_beside(&self, here: &Here, path: &Path, at: usize, amount: i64) -> Option<usize> {
-        let is_below = |level: usize| self.list[level].name.len() > self.list[at].name.len();
         let lacks = |level: usize| amount > self.list[level].avantan.share.free(here.site);
-        let short = path.levels().find(|&level| is_below(level) && lacks(level));
-        short.or_else(|| {
-            let above = path.levels().filter(|&level| level != at && !is_below(level));
-            above.into_iter().find(|&level| self.is_short(here, level, amount))
+        path.levels().filter(|&level| level != at).find(|&level| match self.is_below(level, at) {
+            true => lacks(level),
+            false => self.is_short(here, level, amount),
         })
+    }
+
+    /// True if one level of a path is below another one.
+    pub(super) fn is_below(&self, level: usize, other: usize) -> bool {
+        self.list[level].name.len() > self.list[other].name.len()
     }
 
     /// A request goes to the line of the level that is `short`. What it needs at the others stays at the site for a while, where anybody may be

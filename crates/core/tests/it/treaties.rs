@@ -641,14 +641,22 @@ fn treaty_with_plenty_of_slack_stands_however_many_writes_lack_some_one_after_th
     are_committed_and_it_stands(&mut world, writes);
 }
 
+fn version_of_m(world: &mut World) -> u64 {
+    world.read(0, vec![ObjectKey::new(0, "m")]).expect("it is read")[0].version.number
+}
+
+fn is_refused_as_changed(world: &mut World, write: u64) {
+    let Some(Outcome::Aborted(abort)) = world.cluster.outcome(0, write) else { panic!("it is refused") };
+    assert_eq!(abort.cause, Cause::Changed);
+}
+
 /// All homes together have not what the write takes. It will be refused in any case, since what it read has changed.
 #[test]
 fn treaty_is_not_retracted_for_a_write_that_never_is() {
     let mut world = at_least_30();
     let write = write(&mut world, 0, &[("m", 7)], &[("n", -100)]);
     world.run(SECOND);
-    let Some(Outcome::Aborted(abort)) = world.cluster.outcome(0, write) else { panic!("it is refused") };
-    assert_eq!(abort.cause, Cause::Changed);
+    is_refused_as_changed(&mut world, write);
     world.run(4 * SECOND);
     assert!(world.valid_at(0).is_some(), "the treaty is retracted for nothing");
 }
@@ -657,14 +665,13 @@ fn treaty_is_not_retracted_for_a_write_that_never_is() {
 #[test]
 fn treaty_is_not_retracted_for_a_write_whose_reads_change_while_it_waits() {
     let mut world = at_least_30();
-    let read = world.read(0, vec![ObjectKey::new(0, "m")]).expect("it is read")[0].version.number;
+    let read = version_of_m(&mut world);
     let waits = write(&mut world, 0, &[("m", read)], &[("n", -100)]);
     world.run(5 * MILLISECOND);
     let changes = write(&mut world, 0, &[], &[("m", 1)]);
     world.run(SECOND);
     assert_eq!(world.cluster.outcome(0, changes), Some(Outcome::Committed { phases: 1 }));
-    let Some(Outcome::Aborted(abort)) = world.cluster.outcome(0, waits) else { panic!("it is refused") };
-    assert_eq!(abort.cause, Cause::Changed);
+    is_refused_as_changed(&mut world, waits);
     world.run(4 * SECOND);
     assert!(world.valid_at(0).is_some(), "the treaty is retracted for nothing");
 }
@@ -674,7 +681,7 @@ fn treaty_is_not_retracted_for_a_write_whose_reads_change_while_it_waits() {
 fn treaty_is_not_retracted_for_one_that_waits_beside_a_write_whose_reads_change() {
     for is_first in [true, false] {
         let mut world = at_least_30();
-        let read = world.read(0, vec![ObjectKey::new(0, "m")]).expect("it is read")[0].version.number;
+        let read = version_of_m(&mut world);
         let waits_too = |world: &mut World| write(world, 0, &[], &[("n", -25)]);
         let before = is_first.then(|| waits_too(&mut world));
         let waits = write(&mut world, 0, &[("m", read)], &[("n", -100)]);
@@ -682,8 +689,7 @@ fn treaty_is_not_retracted_for_one_that_waits_beside_a_write_whose_reads_change(
         world.run(5 * MILLISECOND);
         write(&mut world, 0, &[], &[("m", 1)]);
         world.run(2 * SECOND);
-        let Some(Outcome::Aborted(abort)) = world.cluster.outcome(0, waits) else { panic!("it is refused") };
-        assert_eq!(abort.cause, Cause::Changed);
+        is_refused_as_changed(&mut world, waits);
         are_committed_and_it_stands(&mut world, [other]);
     }
 }
@@ -692,7 +698,7 @@ fn treaty_is_not_retracted_for_one_that_waits_beside_a_write_whose_reads_change(
 #[test]
 fn treaty_is_retracted_for_a_write_that_takes_more_than_there_is() {
     let mut world = at_least_30();
-    let read = world.read(0, vec![ObjectKey::new(0, "m")]).expect("it is read")[0].version.number;
+    let read = version_of_m(&mut world);
     let waits = write(&mut world, 0, &[("m", read)], &[("n", -100)]);
     world.run(SECOND);
     assert_eq!(world.cluster.outcome(0, waits), Some(Outcome::Committed { phases: 1 }));

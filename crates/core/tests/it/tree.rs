@@ -424,21 +424,31 @@ fn quota_below_the_short_one_begins_to_refill_when_what_waited_is_granted() {
     assert!(!is_more, "five were granted within the last millisecond, and it brings one");
 }
 
+/// `acme` and `acme/web` below it, with these limits.
+fn two_levels(above: i64, below: i64) -> Cluster {
+    let mut cluster = Cluster::new(3);
+    cluster.done(0, create("acme", above, ""));
+    cluster.done(0, create("acme/web", below, "acme"));
+    cluster.run(SECOND);
+    cluster
+}
+
+/// An acquire of the lower one that stays in line at the first site.
+fn stand_in_line(cluster: &mut Cluster, amount: i64) -> u64 {
+    let wait = Operation::Acquire { quota: "acme/web".into(), amount, hold: Hold::Counted, waits: true };
+    cluster.submit_for(0, wait, 600 * SECOND)
+}
+
 /// The first in the line below is refused by a limit that is lowered above; the next one comes from there to the line above, which has what it
 /// needs nowhere: it leads the next round, while the round that lowered the limit is being taken over.
 #[test]
 fn round_that_is_led_while_a_lower_limit_is_taken_over_is_looked_after() {
-    let mut cluster = Cluster::new(3);
-    cluster.done(0, create("acme", 3000, ""));
-    cluster.done(0, create("acme/web", 3000, "acme"));
-    cluster.run(SECOND);
+    let mut cluster = two_levels(3000, 3000);
     assert!(granted(&cluster.done(0, acquire("acme/web", 80, Hold::Counted))));
     for (at, amount) in [(0, 900), (1, 1000), (2, 1000)] {
         assert!(granted(&cluster.done(at, acquire("acme", amount, Hold::Counted))), "{at}");
     }
-    let wait = |amount| Operation::Acquire { quota: "acme/web".into(), amount, hold: Hold::Counted, waits: true };
-    let too_many = cluster.submit_for(0, wait(2995), 60 * SECOND);
-    let next = cluster.submit_for(0, wait(50), 60 * SECOND);
+    let (too_many, next) = (stand_in_line(&mut cluster, 2995), stand_in_line(&mut cluster, 50));
     cluster.run(5 * SECOND);
     assert!((50..2995).contains(&cluster.free(0, "acme/web")) && cluster.free(0, "acme") == 20);
 
@@ -464,15 +474,11 @@ fn round_that_is_led_while_a_lower_limit_is_taken_over_is_looked_after() {
 #[test]
 fn line_of_a_thousand_stays_where_it_is_while_single_tokens_come_back() {
     const WAIT: u64 = 1000;
-    let mut cluster = Cluster::new(3);
-    cluster.done(0, create("acme", 100, ""));
-    cluster.done(0, create("acme/web", 100, "acme"));
-    cluster.run(SECOND);
+    let mut cluster = two_levels(100, 100);
     for _ in 0..100 {
         assert!(granted(&cluster.done(1, acquire("acme/web", 1, Hold::Counted))));
     }
-    let wait = || Operation::Acquire { quota: "acme/web".into(), amount: 1, hold: Hold::Counted, waits: true };
-    let line: Vec<u64> = (0..WAIT).map(|_| cluster.submit_for(0, wait(), 600 * SECOND)).collect();
+    let line: Vec<u64> = (0..WAIT).map(|_| stand_in_line(&mut cluster, 1)).collect();
     cluster.run(2 * SECOND);
 
     let waiting = |cluster: &Cluster, name: &str| {
@@ -507,16 +513,12 @@ fn line_of_a_thousand_stays_where_it_is_while_single_tokens_come_back() {
 /// first of them, and is granted with the second: nobody takes its place meanwhile.
 #[test]
 fn first_of_a_line_that_goes_up_stays_the_first() {
-    let mut cluster = Cluster::new(3);
-    cluster.done(0, create("acme", 200, ""));
-    cluster.done(0, create("acme/web", 100, "acme"));
-    cluster.run(SECOND);
+    let mut cluster = two_levels(200, 100);
     for _ in 0..100 {
         assert!(granted(&cluster.done(1, acquire("acme/web", 1, Hold::Counted))));
         assert!(granted(&cluster.done(1, acquire("acme", 1, Hold::Counted))));
     }
-    let wait = || Operation::Acquire { quota: "acme/web".into(), amount: 1, hold: Hold::Counted, waits: true };
-    let waiting: Vec<u64> = (0..20).map(|_| cluster.submit_for(0, wait(), 600 * SECOND)).collect();
+    let waiting: Vec<u64> = (0..20).map(|_| stand_in_line(&mut cluster, 1)).collect();
     cluster.run(2 * SECOND);
     for (number, first) in waiting.iter().enumerate() {
         let limit = 101 + number as i64;

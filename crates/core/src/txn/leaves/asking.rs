@@ -481,10 +481,10 @@ impl Leaves {
             breaking.filter(|(_, want)| want.lacks_some(making, &short) && !want.relies_on(&making.0)).collect();
         let is_pending = breaking.iter().any(|(_, want)| want.doubted.contains(making));
         let is_confirmed = !is_pending && breaking.iter().any(|(_, want)| want.confirmed.contains(making));
-        let doubted: Vec<OperationId> = breaking.into_iter().map(|(id, _)| id).collect();
-        for id in doubted.into_iter().filter(|_| !is_pending && !is_confirmed) {
-            self.wants.doubt(id, making);
-            self.woken.insert(id);
+        if !is_pending && !is_confirmed {
+            let doubted: Vec<OperationId> = breaking.into_iter().map(|(id, _)| id).collect();
+            doubted.iter().for_each(|id| self.wants.doubt(*id, making));
+            self.woken.extend(doubted);
         }
 
         let leaf = self.leaves.get_mut(making).expect("looked up above");
