@@ -6,6 +6,7 @@
 //! not possible, the answer is unknown. One refusal may not be recorded yet: that of a new operation by a site whose disk has
 //! no room ([`Refusal::is_recorded`]).
 
+use crate::bounds::ENTRY_BYTES;
 pub use crate::bounds::NAME_BYTES;
 use crate::id::{GrantId, Incarnation, Life, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::trace::Trace;
@@ -693,6 +694,17 @@ pub struct TreatiesHere {
     pub has_more: bool,
 }
 
+impl TreatiesHere {
+    /// Its bytes, about.
+    pub fn bytes(&self) -> usize {
+        let leaf = |leaf: &LeafHere| leaf.treaty.name.len() + (1 + leaf.clauses.len()) * ENTRY_BYTES;
+        let waited = |waited: &Synchronization| waited.sites.len() * size_of::<SiteId>() + ENTRY_BYTES;
+        self.homes.iter().map(TreatyHere::bytes).sum::<usize>()
+            + self.leaves.iter().map(leaf).sum::<usize>()
+            + self.synchronizations.iter().map(waited).sum::<usize>()
+    }
+}
+
 /// A part that waited at a home for slack of a treaty, and so for another site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Synchronization {
@@ -728,6 +740,13 @@ pub struct TreatyHere {
     pub value: Value,
     /// The sites that hold a right over it.
     pub holders: Vec<SiteId>,
+}
+
+impl TreatyHere {
+    /// Its bytes, about.
+    pub fn bytes(&self) -> usize {
+        self.name.len() + self.value.size() + self.holders.len() * size_of::<SiteId>() + ENTRY_BYTES
+    }
 }
 
 /// The leaf of a treaty at a site.

@@ -28,7 +28,7 @@ use slackline_core::node::{self, Node, Stale};
 use slackline_core::object::message::Message;
 use slackline_core::peer::{Body, PeerMessage};
 use slackline_storage::{Store, Torn, WriteError};
-use slackline_wire::{MESSAGE_BYTES, limit_message, limit_reading, message_bytes, request_bytes};
+use slackline_wire::{MESSAGE_BYTES, limit_message, message_bytes, request_bytes};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
@@ -38,7 +38,7 @@ use crate::demand::DemandDesk;
 use crate::gather::{Gather, SYNC_OPERATIONS};
 use crate::health::{FigureDesk, Figures, Health};
 use crate::links::Links;
-use crate::mailbox::{DRIVER, Mailbox};
+use crate::mailbox::{DRIVER, Mailbox, held_bytes};
 use crate::metrics::{Gauges, SyncTimes};
 use crate::topology::Topology;
 
@@ -51,10 +51,6 @@ pub(crate) const GATHER_BYTES: usize = 8 << 20;
 /// The most bytes in answers to reads and questions that have not been handed out, because the turn goes on or they wait for a sync; no request
 /// is handled beyond it. The same again in answers to what other sites read.
 const ANSWER_BYTES: usize = 16 << 20;
-/// About the bytes of a quota in a list, but for its name.
-const LISTED_BYTES: usize = 64;
-/// About the bytes of an answer that shows a quota, a treaty or a transaction.
-const TOLD_BYTES: usize = 16 << 10;
 /// Bounds on the memory of rows that storage has not absorbed, in bytes. From the first on storage is asked to absorb, from the
 /// second on requests wait, and from the third on nothing is taken that would write.
 const HELD_ASK: usize = 12 << 20;
@@ -773,17 +769,6 @@ impl Engine {
         gauges.waiting_for_sync = self.gate.waiting();
         gauges.room = self.store.room();
         gauges.overlay_rows = self.overlay.len();
-    }
-}
-
-/// About the bytes of an answer that nobody has room kept for. Answers to operations are not counted: as many sessions as there are have as
-/// many under way. A read is cut to what a message has room for.
-fn held_bytes(response: &mut Response) -> usize {
-    match response {
-        Response::Read(reading) => limit_reading(reading),
-        Response::Listed(listed) => listed.iter().map(|one| one.name.len() + LISTED_BYTES).sum(),
-        Response::Treaties(_) | Response::Explained { .. } | Response::Shown(_) => TOLD_BYTES,
-        _ => 0,
     }
 }
 

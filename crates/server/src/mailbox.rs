@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rustc_hash::FxHashMap;
-use slackline_core::api::{Answer, Batch, Operation, Reading, Request, Response};
+use slackline_core::api::{Answer, Batch, Operation, Reading, Request, Response, TreatiesHere};
 use slackline_core::id::SiteId;
 use slackline_core::machine::ClientId;
 use slackline_core::object::{Abort, Cause};
@@ -37,6 +37,10 @@ const REPLY_BYTES: usize = 4 << 10;
 /// overloaded. Otherwise a client that asks and does not read fills the memory: one question is a thousandth of its answer.
 const CLIENT_REPLIES: usize = (64 << 20) / REPLY_BYTES;
 const ALL_REPLIES: usize = (256 << 20) / REPLY_BYTES;
+/// About the bytes of a quota in a list, but for its name.
+const LISTED_BYTES: usize = 64;
+/// About the bytes of an answer that shows a quota or a transaction.
+const TOLD_BYTES: usize = 16 << 10;
 /// The most session streams and unary calls of one site at a time.
 pub(crate) const CLIENTS: usize = 16_384;
 
@@ -316,6 +320,18 @@ fn weight(request: &Request) -> usize {
     }
 }
 
+/// About the bytes of an answer that nobody has room kept for. Answers to operations are not counted: as many sessions as there are have as
+/// many under way. A read is cut to what a message has room for.
+pub(crate) fn held_bytes(response: &mut Response) -> usize {
+    match response {
+        Response::Read(reading) => limit_reading(reading),
+        Response::Listed(listed) => listed.iter().map(|one| one.name.len() + LISTED_BYTES).sum(),
+        Response::Treaties(here) => here.bytes(),
+        Response::Explained { .. } | Response::Shown(_) => TOLD_BYTES,
+        _ => 0,
+    }
+}
+
 /// The answer to a client when a queue is full.
 pub(crate) fn overloaded() -> Status {
     Status::resource_exhausted("overloaded: a queue of the site is full; this request was not taken, try again later")
@@ -399,26 +415,29 @@ impl Client {
     fn deliver(&self, mut response: Response, load: &Load) {
         let mut state = self.state();
 
-        // Only reads are refused at the bound. Outcomes are always delivered: the client has to know them, but not the names of calls beside
-        // them.
-        let mut weight = 1;
-        let is_over = |weight: usize| state.weight + weight > CLIENT_REPLIES || load.weight() + weight > ALL_REPLIES;
-        match &mut response {
-            Response::Read(reading) => {
-                weight += limit_reading(reading) / REPLY_BYTES;
-                if is_over(weight) {
+        // Only what was read is refused at the bound. Outcomes are always delivered: the client has to know them, but not the names of calls
+        // beside them.
+        let named = |answers: &[Answer]| answers.iter().map(Answer::named_bytes).sum();
+        let bytes =
+            if let Response::Batch { answers, .. } = &response { named(answers) } else { held_bytes(&mut response) };
+        let mut weight = 1 + bytes / REPLY_BYTES;
+        if state.weight + weight > CLIENT_REPLIES || load.weight() + weight > ALL_REPLIES {
+            let is_less = match &mut response {
+                Response::Read(reading) => {
                     refuse(reading);
-                    weight = 1;
+                    true
                 }
-            }
-            Response::Batch { answers, .. } => {
-                weight += answers.iter().map(Answer::named_bytes).sum::<usize>() / REPLY_BYTES;
-                if is_over(weight) {
+                Response::Batch { answers, .. } => {
                     Answer::limit_names(answers, 0);
-                    weight = 1;
+                    true
                 }
-            }
-            _ => {}
+                Response::Treaties(here) => {
+                    **here = TreatiesHere { has_more: true, ..TreatiesHere::default() };
+                    true
+                }
+                _ => false,
+            };
+            weight = if is_less { 1 } else { weight };
         }
 
         state.weight += weight;

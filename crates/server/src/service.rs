@@ -230,7 +230,10 @@ impl ClientService {
 
     /// Asks the machine for treaties.
     async fn treaties(&self, request: Request) -> Result<TreatiesHere, Status> {
+        let is_of_one = matches!(request, Request::Treaties { treaty: Some(_) });
         match self.call(request).await? {
+            // Of one treaty there is never more than an answer has room for, but it was not told: too much waits to be sent.
+            Response::Treaties(here) if is_of_one && here.has_more => Err(overloaded()),
             Response::Treaties(here) => Ok(*here),
             Response::NotOpened(refusal) => Err(Status::unavailable(refusal.to_string())),
             other => Err(unexpected(&other)),

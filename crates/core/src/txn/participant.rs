@@ -23,7 +23,7 @@ use super::locks::Locks;
 use super::participation::{Defence, InDoubt, Participation, Stage, State, have_bits};
 use super::retraction::{Retraction, deleted_treaties, note_needs, tell_deleted};
 use super::row::{self, Loss, Numbers, ParticipantRow};
-use super::table::{Table, judged, need_head, need_heads_of, need_reads, put_row, row_key};
+use super::table::{Table, judged, need_head, need_heads_of, need_reads, put_row};
 use super::waits::{Wait, longest};
 use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, Now, SECOND};
@@ -48,15 +48,15 @@ const TELL: u64 = 2 * SECOND;
 /// Version numbers are reserved durably in blocks of this many.
 const BLOCK: u64 = 1 << 16;
 
-/// Adds the rows that a part needs to be checked and carried out: versions, and the numbers of counters, but no values, except of
-/// treaties that it deletes. So the values that it read are not copied to judge a part.
+/// Adds the rows that a part needs to be checked and carried out: versions, the numbers of counters, and where the leaves are of treaties
+/// that it deletes, but no values. So the values that it read are not copied to judge a part.
 pub(super) fn needs(part: &Part, incarnation: Incarnation, set: &mut KeySet) {
     part.reads.iter().for_each(|(name, _)| need_head(incarnation, name, set));
     part.scans.iter().for_each(|(span, numbers)| need_heads_of(incarnation, &judged(span, numbers.len()), set));
     let adds = part.writes.iter().filter(|(_, change)| change.is_add());
     adds.for_each(|(name, _)| need_head(incarnation, name, set));
     note_needs(part, incarnation, set);
-    deleted_treaties(part).for_each(|name| set.keys.push(row_key(incarnation, name)));
+    deleted_treaties(part).for_each(|name| need_head(incarnation, name, set));
 }
 
 /// True if the view has every row that a part [needs].

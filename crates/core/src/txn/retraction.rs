@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::leaves::{Leaves, say};
-use super::table::{Table, need_head, row_key};
+use super::table::{Table, need_head, row_key, treaty_in_head};
 use crate::id::{Incarnation, SiteId};
 use crate::machine::KeySet;
 use crate::object::message::Says;
@@ -42,10 +42,11 @@ pub(super) fn deleted_treaties(part: &Part) -> impl Iterator<Item = &String> {
 /// Tells the leaves of a treaty that is deleted in this call. As with any write no right over it is left, and they hear it when the
 /// deletion is durable: they are free then. Where its row is not at hand they ask for themselves in a while.
 pub(super) fn tell_deleted(turn: &mut Turn, table: Option<&Table>, name: &str) {
-    let Some(table) = table.filter(|table| table.view.knows(&row_key(table.incarnation, name))) else { return };
-    let Some((treaty, homes)) = treaty_here(table, name) else { return };
+    let Some(table) = table.filter(|table| table.view.knows_head(&row_key(table.incarnation, name))) else { return };
+    let head = table.view.head(&row_key(table.incarnation, name));
+    let Some((nonce, homes)) = head.and_then(treaty_in_head) else { return };
     let me = turn.here.site.me;
-    let making = (ObjectKey::new(me.region, name), treaty.nonce);
+    let making = (ObjectKey::new(me.region, name), nonce);
     for home in homes.into_iter().map(|(home, _)| home).chain([me.region]) {
         say(&mut turn.out, SiteId::new(home, me.lane), &making, Says::Retracted);
     }

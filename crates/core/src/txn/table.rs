@@ -17,8 +17,9 @@ use crate::warranty::VOUCHED;
 const HOMES_FIRST: u8 = 3;
 /// The length of the part of an object's row that holds its version, and the number of a counter, in bytes.
 const OBJECT_HEAD: usize = 48;
-/// The length of the part of a call's row that holds its version and the homes on which it rests, in bytes.
-const CALL_HEAD: usize = 16 + 8 * HOMES;
+/// The length of the part of a call's row that holds its version, the homes on which it rests and, of a treaty, the nonce of its making, in
+/// bytes.
+const CALL_HEAD: usize = 32 + 8 * HOMES;
 
 /// The key of an object's row. Rows of an earlier incarnation, on a storage that turned out to be an old copy, are out
 /// of the way of the present one.
@@ -182,6 +183,17 @@ fn homes_in_head(head: &[u8]) -> Option<Vec<(u16, Incarnation)>> {
         Value::Derived(derived) => Some(derived.homes),
         _ => None,
     }
+}
+
+/// The nonce of a treaty's making and the homes on which it rests besides its own, from the head of its row; none if they do not stand there.
+pub(super) fn treaty_in_head(head: &[u8]) -> Option<(u64, Vec<(u16, Incarnation)>)> {
+    let mut cursor = Cursor(head);
+    cursor.u64().ok()?;
+    let homes = homes(&mut cursor).ok()?;
+
+    // After its length the result begins with the nonce.
+    cursor.u64().ok()?;
+    Some((cursor.u64().ok()?, homes))
 }
 
 /// Writes an object's row; removes it if there is no value.

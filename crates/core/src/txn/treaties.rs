@@ -19,7 +19,7 @@ use super::participation::Stage;
 use super::retraction::{Retraction, note_needs, treaty_here};
 use super::table::{Table, need_head, row_key, row_range};
 use crate::api::{TreatiesHere, TreatyHere};
-use crate::bounds::READ_BYTES;
+use crate::bounds::{READ_BYTES, READING_BYTES};
 use crate::clock::{MILLISECOND, Now};
 use crate::id::{Incarnation, OperationId, SiteId};
 use crate::machine::{KeySet, Overlay, ReadError, Reader, View};
@@ -77,9 +77,21 @@ impl Participant {
             let holders = self.issuer.issued_over(&name).iter().map(|right| right.holder).collect();
             TreatyHere { name, value, holders }
         };
+
+        // What was read may be more than an answer has room for.
+        let mut homes: Vec<TreatyHere> = found.into_iter().map(home).collect();
+        let mut room = READING_BYTES;
+        let mut is_room = |home: &TreatyHere| {
+            let left = room.checked_sub(home.bytes());
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let fitting = homes.iter().take_while(|home| is_room(home)).count();
+        let has_more = has_more || fitting < homes.len();
+        homes.truncate(fitting);
         let leaves = self.leaves.show(here.now, &self.locks, treaty, SHOWN);
         let synchronizations = treaty.map(|treaty| self.leaves.waited_for(treaty)).unwrap_or_default();
-        TreatiesHere { homes: found.into_iter().map(home).collect(), leaves, synchronizations, has_more }
+        TreatiesHere { homes, leaves, synchronizations, has_more }
     }
 
     /// The numbers that the counters of the leaves have come to that a part brings.

@@ -10,7 +10,7 @@ use crate::codec::clamped;
 use crate::config::Slack;
 use crate::id::{OperationId, SiteId};
 use crate::object::message::{Reported, Says, Wanted};
-use crate::object::treaty::Tree;
+use crate::object::treaty::{CLAUSES, Tree};
 use crate::object::{ObjectKey, Part};
 use crate::stats::split::{Outlook, Share, fixed, moving, sure};
 use crate::stats::trend::Motion;
@@ -29,16 +29,19 @@ impl Asking {
         self.purpose == Purpose::Awaited
     }
 
+    /// What those that have answered have told of a clause, each with its home.
+    fn outlooks(&self, clause: u32) -> impl Iterator<Item = (u16, Outlook)> {
+        let lines = self.reports.iter().filter_map(move |(home, lines)| Some((*home, lines.get(&clause)?)));
+        lines.map(|(home, line)| {
+            let motion = Motion { velocity: line.velocity, noise: line.noise };
+            (home, Outlook { slack: line.slack, motion })
+        })
+    }
+
     /// What those that have answered have of a clause.
     fn spare(&self, clause: u32) -> i128 {
-        let lines = self.reports.values().flatten().filter(|line| line.clause == clause);
-        lines.map(|line| i128::from(line.slack.max(0))).sum()
+        self.outlooks(clause).map(|(_, told)| i128::from(told.slack.max(0))).sum()
     }
-}
-
-/// The outlook of a leaf that has told it.
-fn outlook_of(line: &Reported) -> Outlook {
-    Outlook { slack: line.slack, motion: Motion { velocity: line.velocity, noise: line.noise } }
 }
 
 impl Leaves {
@@ -110,7 +113,11 @@ impl Leaves {
         let Some(Want { since, me, takes, .. }) = self.wants.remove(id) else { return };
         let waited = mono.saturating_sub(since.mono);
         let at = since.wall.saturating_add_unsigned(waited);
-        for (making, clause) in takes.into_keys() {
+
+        // Of the clauses that it lacked of a treaty the first one is named: whoever asks sees the parts that waited.
+        let mut lacked: Vec<(Making, u32)> = takes.into_keys().collect();
+        lacked.dedup_by(|(later, _), (first, _)| later == first);
+        for (making, clause) in lacked {
             // A leaf that is kept still has the slack that came; where it is not, the treaty went instead.
             let mut leaf = self.leaves.get_mut(&making).filter(|leaf| leaf.stage == Stage::Kept);
 
@@ -296,7 +303,7 @@ impl Leaves {
         if asking.token != token || asking.is_planned || !asking.missing.remove(&from) {
             return;
         }
-        asking.reports.insert(from, lines);
+        asking.reports.insert(from, lines.into_iter().map(|line| (line.clause, line)).collect());
         if asking.missing.is_empty() || self.has_enough(turn, locks, making) {
             self.divide(turn, locks, making);
         }
@@ -321,13 +328,11 @@ impl Leaves {
         }
         let lacking = self.lacking(locks, making);
         let spare = |clause: u32| -> i128 {
-            let lines = asking.reports.iter().flat_map(|(home, lines)| lines.iter().map(move |line| (*home, line)));
-            let of = lines.filter(|(_, line)| line.clause == clause);
-            of.map(|(home, line)| {
+            let told = asking.outlooks(clause).map(|(home, told)| {
                 let trip = turn.here.round_trip(SiteId::new(home, turn.here.site.me.lane));
-                i128::from(sure(&outlook_of(line), trip.max(COMFORT)))
-            })
-            .sum()
+                i128::from(sure(&told, trip.max(COMFORT)))
+            });
+            told.sum()
         };
         asking.clauses.iter().all(|clause| spare(*clause) >= lacking.get(clause).copied().unwrap_or(0))
     }
@@ -354,8 +359,7 @@ impl Leaves {
             let Some(held) = leaf.clauses.get_mut(*clause) else { continue };
             let lack = lacking.get(clause).copied().unwrap_or(0);
             let mut parts = vec![(me.region, held.outlook(now, noted, locks))];
-            let lines = asking.reports.iter().flat_map(|(home, lines)| lines.iter().map(move |line| (*home, line)));
-            parts.extend(lines.filter(|(_, line)| line.clause == *clause).map(|(home, line)| (home, outlook_of(line))));
+            parts.extend(asking.outlooks(*clause));
 
             // What parts wait for comes first, and only the rest is divided. What is wanted ahead does not: the others may want it as much.
             let first = if asking.is_awaited() { lack } else { 0 };
@@ -373,9 +377,9 @@ impl Leaves {
             if first > 0 {
                 shares[0].slack = shares[0].slack.saturating_add(own).saturating_add(clamped(first));
             }
-            plan(*clause, &parts, &shares, &mut gives);
-
-            end_unplanned(*clause, held, me.region, &parts, &mut gives);
+            let mut of_clause = plan(*clause, &parts, &shares);
+            end_unplanned(*clause, held, me.region, &parts, &mut of_clause);
+            of_clause.into_iter().for_each(|(home, more)| gives.entry(home).or_default().extend(more));
         }
 
         asking.is_planned = true;
@@ -393,9 +397,14 @@ impl Leaves {
             self.timers.insert((until, Timer::Asked(making.clone())));
         }
         for (home, gives) in gives {
-            match home == me.region {
-                true => self.give(turn, locks, making, gives, &BTreeSet::new()),
-                false => say(&mut turn.out, SiteId::new(home, me.lane), making, Says::Give { gives, awaited }),
+            if home == me.region {
+                self.give(turn, locks, making, gives, &BTreeSet::new());
+                continue;
+            }
+
+            // A donor may be told of several receivers for each clause, and a message names no more than there can be clauses.
+            for gives in gives.chunks(CLAUSES).map(<[Wanted]>::to_vec) {
+                say(&mut turn.out, SiteId::new(home, me.lane), making, Says::Give { gives, awaited });
             }
         }
 
@@ -523,7 +532,7 @@ impl Leaves {
     }
 }
 
-/// Adds the end of each standing order that a plan leaves out: what it has one home give to another would come on top of the plan.
+/// Adds to the plan of a clause the end of each standing order that it leaves out: what that has one home give to another would come on top.
 fn end_unplanned(
     clause: u32,
     held: &mut Held,
@@ -537,19 +546,19 @@ fn end_unplanned(
             held.planned.insert((from, to));
             continue;
         }
-        if !gives.get(&from).is_some_and(|gives| names(gives, clause, to)) {
+        if !gives.get(&from).is_some_and(|gives| names(gives, to)) {
             gives.entry(from).or_default().push(Wanted { clause, to, amount: 0, rate: 0 });
         }
     }
     let orders = gives.iter().flat_map(|(from, gives)| gives.iter().map(move |give| (*from, give)));
-    let orders = orders.filter(|(_, give)| give.clause == clause && give.rate > 0);
+    let orders = orders.filter(|(_, give)| give.rate > 0);
     held.planned.extend(orders.map(|(from, give)| (from, give.to)));
 
     // One to this home, which another one has planned, is not counted on from now on. If the donor does not hear of that, its next gift
     // says that it goes on.
     held.incoming.retain(|donor, _| {
         let gives = gives.entry(*donor).or_default();
-        let is_planned = names(gives, clause, me);
+        let is_planned = names(gives, me);
         if !is_planned {
             gives.push(Wanted { clause, to: me, amount: 0, rate: 0 });
         }
@@ -557,13 +566,14 @@ fn end_unplanned(
     });
 }
 
-/// True if a donor's part of a plan says what it gives to a home, even if that is nothing.
-fn names(gives: &[Wanted], clause: u32, to: u16) -> bool {
-    gives.iter().any(|give| (give.clause, give.to) == (clause, to))
+/// True if a donor's part of the plan of a clause says what it gives to a home, even if that is nothing.
+fn names(gives: &[Wanted], to: u16) -> bool {
+    gives.iter().any(|give| give.to == to)
 }
 
-/// Who gives what to whom so that everybody has its share: adds it by donor.
-fn plan(clause: u32, parts: &[(u16, Outlook)], shares: &[Share], gives: &mut BTreeMap<u16, Vec<Wanted>>) {
+/// Who gives what of a clause to whom so that everybody has its share, by donor.
+fn plan(clause: u32, parts: &[(u16, Outlook)], shares: &[Share]) -> BTreeMap<u16, Vec<Wanted>> {
+    let mut gives: BTreeMap<u16, Vec<Wanted>> = BTreeMap::new();
     let mut more: Vec<(u16, i128, i128)> = Vec::new();
     let mut less: Vec<(u16, i128, i128)> = Vec::new();
     for ((home, part), share) in parts.iter().zip(shares) {
@@ -584,4 +594,6 @@ fn plan(clause: u32, parts: &[(u16, Outlook)], shares: &[Share], gives: &mut BTr
             }
         }
     }
+
+    gives
 }

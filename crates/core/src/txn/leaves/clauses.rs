@@ -6,6 +6,7 @@
 use std::ops::Index;
 
 use super::held::Held;
+use crate::object::treaty::Term;
 
 /// Clauses in the ascending order of their positions.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +49,11 @@ impl Clauses {
 
     pub(super) fn keys(&self) -> impl Iterator<Item = u32> {
         self.0.iter().map(|(clause, _)| *clause)
+    }
+
+    /// The terms of each.
+    pub(super) fn terms(&self) -> impl ExactSizeIterator<Item = &[Term]> {
+        self.0.iter().map(|(_, held)| &held.terms[..])
     }
 
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Held> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::held::Incoming;
 use super::{Given, Leaves, Making, Order, PERIOD, Stage, Timer, say};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::codec::clamped;
@@ -46,10 +47,11 @@ impl Leaves {
             Some(Reported { clause: *clause, slack, velocity, noise })
         };
         let lines = clauses.iter().filter_map(line).collect();
-        say(&mut turn.out, SiteId::new(from, me.lane), making, Says::Report { token, lines });
 
-        // What was given before may have been lost on its way: it is told again, to one who asks.
+        // What was given before may have been lost on its way: it is told again to one who asks, and before the report. By the report the
+        // asker may find that all together have too little, and retract the treaty.
         self.tell_given(turn, making, from, clauses);
+        say(&mut turn.out, SiteId::new(from, me.lane), making, Says::Report { token, lines });
     }
 
     /// Tells a home again what it was given of these clauses, if it was given anything.
@@ -214,7 +216,7 @@ impl Leaves {
             let Some(held) = leaf.clauses.get_mut(clause) else { continue };
             match rate {
                 0 => drop(held.incoming.remove(&from)),
-                _ => drop(held.incoming.insert(from, rate)),
+                _ => drop(held.incoming.insert(from, Incoming { rate, noted: turn.here.now.mono })),
             }
             let missing = held.totals.missing(usize::from(from), donor, total);
             if missing > 0 {

@@ -54,8 +54,8 @@ pub(super) struct Held {
     pub(super) totals: Totals,
     /// The standing orders to give, by receiver.
     pub(super) orders: BTreeMap<u16, Order>,
-    /// The rates at which others have said that they go on giving, by donor, in millionths a second.
-    pub(super) incoming: BTreeMap<u16, u64>,
+    /// What others have said that they go on giving, by donor.
+    pub(super) incoming: BTreeMap<u16, Incoming>,
     /// The standing orders that this home has planned, by donor and receiver. Those that a later plan leaves out end.
     pub(super) planned: BTreeSet<(u16, u16)>,
 }
@@ -67,6 +67,15 @@ pub(super) struct Order {
     pub(super) rate: u64,
     /// The monotonic time up to which it has been carried out.
     pub(super) done: u64,
+}
+
+/// A standing order of another home to give slack to this one, as that has told it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Incoming {
+    /// The rate, in millionths a second.
+    pub(super) rate: u64,
+    /// The monotonic time at which the donor said so last.
+    pub(super) noted: u64,
 }
 
 /// What a part takes that leaves no counter, and the most that any part is said to take: more than all homes together can have, so the
@@ -141,7 +150,8 @@ impl Held {
     pub(super) fn rate(&self) -> i64 {
         let sum =
             |rates: &mut dyn Iterator<Item = u64>| rates.fold(0i64, |sum, rate| sum.saturating_add_unsigned(rate));
-        sum(&mut self.orders.values().map(|order| order.rate)) - sum(&mut self.incoming.values().copied())
+        sum(&mut self.orders.values().map(|order| order.rate))
+            - sum(&mut self.incoming.values().map(|order| order.rate))
     }
 
     /// The rate at which a home is given more by a standing order, in millionths a second.

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::Room;
 use super::clauses::Clauses;
 use crate::id::{Incarnation, SiteId};
+use crate::object::ObjectKey;
 use crate::object::message::Reported;
 use crate::object::treaty::Tree;
 use crate::turn::Here;
@@ -94,8 +96,8 @@ pub(super) struct Asking {
     pub(super) groups: VecDeque<Vec<u16>>,
     /// The homes that are asked and have not answered.
     pub(super) missing: BTreeSet<u16>,
-    /// The answers, by home.
-    pub(super) reports: BTreeMap<u16, Vec<Reported>>,
+    /// The answers, by home and clause. There may be thousands of clauses, and dividing the slack of each looks for its lines.
+    pub(super) reports: BTreeMap<u16, BTreeMap<u32, Reported>>,
     /// True once donors have been told what to give.
     pub(super) is_planned: bool,
     /// The number of times that donors were told so.
@@ -119,6 +121,11 @@ impl Leaf {
     /// True if its bounds are kept.
     pub(super) fn is_kept(&self) -> bool {
         self.stage != Stage::Free
+    }
+
+    /// What it takes, as a leaf of this treaty.
+    pub(super) fn takes(&self, treaty: &ObjectKey) -> Room {
+        Room::of(treaty, self.clauses.terms())
     }
 
     /// True if several plans of others could each take from it what it may spare once. Between two, each gives to the other alone.

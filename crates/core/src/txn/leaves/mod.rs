@@ -86,6 +86,8 @@ const CLAUSES: usize = 1 << 18;
 /// The most bytes of the names of all their rows, each under the name of its treaty. All of them may go in one call, and what that writes has
 /// to fit a segment of the log.
 const NAMES: usize = 32 << 20;
+/// The most bytes of memory of all their terms, about: each with the name of its counter, which may be long.
+const TERMS: usize = 256 << 20;
 /// A standing order to give is carried out this often, in microseconds.
 const PERIOD: u64 = 2 * SECOND;
 /// A leaf that is expected to fail sooner than this asks for slack before it does, in microseconds.
@@ -134,6 +136,8 @@ enum Timer {
 pub(super) struct Leaves {
     /// The leaves.
     leaves: Book,
+    /// What all of them take.
+    taken: Room,
     /// The counters on which they rest. None without clauses.
     noted: FxHashMap<String, Noted>,
     /// The parts that wait for slack.
@@ -148,6 +152,46 @@ pub(super) struct Leaves {
     denied: BTreeMap<OperationId, ObjectKey>,
     /// The parts that waited for slack last, each with the treaty, for whoever asks; at most [`WAITED`].
     waited: VecDeque<(ObjectKey, Synchronization)>,
+}
+
+/// What leaves take: of each of these there is so much at a home at the most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Room {
+    /// Clauses, at most [`CLAUSES`].
+    clauses: usize,
+    /// Bytes of the names of rows, at most [`NAMES`].
+    names: usize,
+    /// Bytes of memory of terms, about; at most [`TERMS`].
+    terms: usize,
+}
+
+impl Room {
+    /// What a leaf of a treaty takes that has these clauses.
+    fn of<'a>(treaty: &ObjectKey, clauses: impl ExactSizeIterator<Item = &'a [Term]>) -> Self {
+        let count = clauses.len();
+        // A term stands in its clause and names its clause to its counter, which is found by the name once more.
+        let term = |term: &Term| 2 * (size_of::<Term>() + term.name.len() + ENTRY_BYTES);
+        Self {
+            clauses: count,
+            names: (count + 1) * (treaty.name.len() + ENTRY_BYTES),
+            terms: clauses.flatten().map(term).sum(),
+        }
+    }
+
+    /// This and more.
+    fn and(self, more: Self) -> Self {
+        Self { clauses: self.clauses + more.clauses, names: self.names + more.names, terms: self.terms + more.terms }
+    }
+
+    /// This without what was a part of it.
+    fn without(self, less: Self) -> Self {
+        Self { clauses: self.clauses - less.clauses, names: self.names - less.names, terms: self.terms - less.terms }
+    }
+
+    /// True if it is more than there may be.
+    fn is_too_much(self) -> bool {
+        self.clauses > CLAUSES || self.names > NAMES || self.terms > TERMS
+    }
 }
 
 /// Where a counter may be after a change, if it may be anywhere in a range before. The part's own changes count as they are; those of
@@ -232,8 +276,7 @@ impl Leaves {
             let count = self.noted.get(&term.name).map_or(0, |noted| noted.count);
             let range = locks.range(&term.name, count);
             before += term.least(range);
-            let write = part.writes.binary_search_by(|(name, _)| name.as_str().cmp(&term.name));
-            let then = write.map_or(Some(range), |at| changed(range, &part.writes[at].1));
+            let then = part.write_of(&term.name).map_or(Some(range), |change| changed(range, change));
             after = after.zip(then).map(|(sum, range)| sum + term.least(range));
         }
         (before, after)
@@ -268,19 +311,10 @@ impl Leaves {
     ) -> Result<(), Abort> {
         // What the part itself brings counts as well.
         let mut treaties: BTreeMap<&str, BTreeSet<&ObjectKey>> = BTreeMap::new();
-        let (mut clauses, mut names) = (0, 0);
-        let mut count = |treaty: &ObjectKey, more: usize| {
-            clauses += more;
-            names += (more + 1) * (treaty.name.len() + ENTRY_BYTES);
-            clauses > CLAUSES || names > NAMES
-        };
-        if !part.notes.is_empty() {
-            for ((treaty, _), leaf) in self.leaves.iter() {
-                count(treaty, leaf.clauses.len());
-            }
-        }
+        let mut taken = self.taken;
         for (position, note) in part.notes.iter().enumerate() {
-            if self.leaves.len() + position >= NOTES || count(&note.treaty, note.clauses.len()) {
+            taken = taken.and(Room::of(&note.treaty, note.clauses.iter().map(|(_, terms, _)| &terms[..])));
+            if self.leaves.len() + position >= NOTES || taken.is_too_much() {
                 return Err(Abort { site: Some(site), ..Abort::of(Cause::Overloaded) });
             }
 
@@ -288,7 +322,7 @@ impl Leaves {
             // not be. No client of ours asks for either.
             let making = (note.treaty.clone(), note.nonce);
             let mut names = note.clauses.iter().flat_map(|(_, terms, _)| terms.iter().map(|term| &term.name));
-            if self.leaves.contains(&making) || names.any(|name| part.writes.iter().any(|(other, _)| other == name)) {
+            if self.leaves.contains(&making) || names.any(|name| part.write_of(name).is_some()) {
                 return Err(Abort { site: Some(site), ..Abort::of(Cause::Malformed) });
             }
             for (_, terms, bound) in &note.clauses {
@@ -466,6 +500,7 @@ impl Leaves {
             return;
         }
         let now = turn.here.now;
+        let lane = turn.here.site.me.lane;
         let is_due = |(number, clause): &(Number, u32)| {
             let (_, leaf) = self.leaves.of(*number);
             let held = &leaf.clauses[*clause];
@@ -473,9 +508,18 @@ impl Leaves {
             is_time && leaf.stage == Stage::Kept && leaf.asking.is_none() && leaf.homes.len() > 1
         };
         let due: Vec<(Number, u32)> = noted.clauses.iter().copied().filter(is_due).collect();
+
+        // A leaf has one question under way: what several of its clauses lack is asked for together, for one after the other would take each
+        // other's place.
+        let mut asked: BTreeMap<Number, (bool, BTreeMap<u32, i128>)> = BTreeMap::new();
         for (number, clause) in due {
             let noted = &self.noted;
             let held = self.leaves.of_mut(number).clauses.get_mut(clause).expect("looked up above");
+
+            // A donor that has been down since has forgotten its order; what it says next tells whether it goes on.
+            let goes_on =
+                |donor: SiteId, noted: u64| turn.here.is_reachable(donor) && turn.here.up_since(donor) <= noted;
+            held.incoming.retain(|donor, order| goes_on(SiteId::new(*donor, lane), order.noted));
             let outlook = held.outlook(now, noted, locks);
             let has_jumped = std::mem::take(&mut held.has_jumped);
             held.look_at = now.mono + LOOK;
@@ -488,11 +532,16 @@ impl Leaves {
                 if lack > 0 {
                     held.look_at = now.mono + SECOND;
                 }
-                let making = self.leaves.of(number).0.clone();
-                let ahead = || Purpose::Ahead(BTreeMap::from([(clause, lack)]));
-                let purpose = if has_jumped { Purpose::Divide } else { ahead() };
-                self.ask(turn, locks, &making, BTreeSet::from([clause]), purpose);
+                let (is_divided, lacking) = asked.entry(number).or_default();
+                *is_divided |= has_jumped;
+                lacking.insert(clause, lack);
             }
+        }
+        for (number, (is_divided, lacking)) in asked {
+            let making = self.leaves.of(number).0.clone();
+            let clauses = lacking.keys().copied().collect();
+            let purpose = if is_divided { Purpose::Divide } else { Purpose::Ahead(lacking) };
+            self.ask(turn, locks, &making, clauses, purpose);
         }
     }
 
@@ -631,6 +680,7 @@ impl Leaves {
 
     /// Adds a leaf, and its clauses to its counters.
     fn insert(&mut self, making: Making, leaf: Leaf) {
+        self.taken = self.taken.and(leaf.takes(&making.0));
         let number = self.leaves.insert(making, leaf);
         for (clause, held) in self.leaves.of(number).1.clauses.iter() {
             for term in &held.terms {
@@ -647,6 +697,7 @@ impl Leaves {
     /// Removes a leaf.
     fn remove(&mut self, making: &Making) {
         let Some((number, leaf)) = self.leaves.remove(making) else { return };
+        self.taken = self.taken.without(leaf.takes(&making.0));
         for (clause, held) in leaf.clauses.iter() {
             for term in &held.terms {
                 let Some(noted) = self.noted.get_mut(&term.name) else { continue };
