@@ -228,10 +228,16 @@ impl<A: Amount> Table<A> {
         self.limit.is_some() || self.roster.is_some()
     }
 
-    /// True if the site is a new incarnation of an entity that exists, and no round has recorded it.
+    /// True if this is a new incarnation of a site which rounds are to record, and none has.
+    #[inline]
+    pub fn lacks(&self, site: SiteId, incarnation: Incarnation) -> bool {
+        self.records() && self.is_after_recorded(site, incarnation)
+    }
+
+    /// The same of this site.
     #[inline]
     pub fn is_unrecorded(&self, site: Membership) -> bool {
-        self.records() && self.is_after_recorded(site.me, site.incarnation)
+        self.lacks(site.me, site.incarnation)
     }
 
     /// True if the entity may be gone by a round that asked somebody else: the incarnation of this site before this one, or all but this site,

@@ -93,6 +93,11 @@ impl Chapters {
         self.quotas.note_attested(position)
     }
 
+    /// True if the member at a position has said so.
+    pub(super) fn has_attested(&self, position: usize) -> bool {
+        self.quotas.has_attested(position)
+    }
+
     /// What to say to a site that knows other members: what is decided here, or, to one that knows of more, what is not.
     pub(super) fn members_news(&self, is_known: bool) -> Body {
         self.quotas.members_news(is_known).into()

@@ -286,7 +286,12 @@ impl Node {
         let noted = if is_replaced { peer.noted } else { (Incarnation(0), 0) };
         let (mono, wall) = (self.ping_name(now.mono), now.wall);
         let leaving = self.identity.readiness == Readiness::Draining || self.identity.drained.is_some();
-        let asks = self.identity.incarnation > Incarnation(1) && self.identity.whole != self.members.roster.number;
+
+        // Who has attested is not asked again: to answer it looks through all that it knows.
+        let has_attested = || {
+            self.peers.iter().position(|other| other.site == peer.site).is_some_and(|at| self.chapters.has_attested(at))
+        };
+        let asks = !self.members.is_whole(&self.identity) && !has_attested();
         Body::Site(SiteMessage::Ping { mono, wall, leaving, known, position, noted, asks })
     }
 

@@ -236,7 +236,8 @@ impl Node {
                 })
                 .collect(),
             quotas: 0,
-            unrecorded: 0,
+            // Nor does it vote for the next change before it is.
+            unrecorded: u64::from(!self.members.is_whole(&self.identity)),
             sessions: self.sessions.len() as u64,
             membership: self.members.roster.number,
             drained: self.identity.drained.is_some(),
@@ -631,15 +632,20 @@ impl Members {
         Self { sites: roster.members().collect(), gone: roster.gone().collect(), roster, position }
     }
 
+    /// True if this site may speak for what it has to know of the last change. A new incarnation has forgotten that, until others say that they
+    /// know all of it.
+    fn is_whole(&self, identity: &Identity) -> bool {
+        let is_alone = self.gone.len() + 1 == self.sites.len();
+        identity.incarnation <= Incarnation(1) || identity.whole == self.roster.number || is_alone
+    }
+
     /// The membership as a turn sees it.
     fn seen_by(&self, me: SiteId, identity: &Identity, chapters: &Chapters) -> Membership<'_> {
         let Self { roster, sites, gone, .. } = self;
         let (number, incarnation) = (roster.number, identity.incarnation);
 
-        // Between no change and the first there is nothing to be recorded. A new incarnation has forgotten what it would have to know.
-        let is_alone = gone.len() + 1 == sites.len();
-        let is_whole = incarnation <= Incarnation(1) || identity.whole == number || is_alone;
-        let settled = number == 0 || (is_whole && chapters.are_settled());
+        // Between no change and the first there is nothing to be recorded.
+        let settled = number == 0 || (self.is_whole(identity) && chapters.are_settled());
         let since = roster.seats[self.position].since;
         Membership { me, incarnation, members: sites, number, since, gone, settled }
     }

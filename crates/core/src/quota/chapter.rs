@@ -6,13 +6,13 @@ use super::announce::Announcements;
 use super::book::{Passage, Quotas};
 use super::row::{QuotaRow, due_ranges, due_uptime, grant_key};
 use super::seats::{MEMBERS, missed};
-use crate::api::{Operation, Outcome, Request, Response, SeatChange, Status, Submission};
+use crate::api::{Operation, Outcome, PeerStatus, Request, Response, SeatChange, Status, Submission};
 use crate::avantan::Message;
 use crate::chapter::{Chapter, Fate, Leaving, Order, Revived};
 use crate::clock::{MILLISECOND, Now};
 use crate::codec::Malformed;
 use crate::config::OpenError;
-use crate::id::{Incarnation, SessionId, SiteId};
+use crate::id::{Incarnation, SessionId};
 use crate::machine::{ClientId, KeySet, Reader, View};
 use crate::metrics::Metrics;
 use crate::peer::Body;
@@ -253,24 +253,19 @@ impl Chapter for Quotas {
 
     fn describe(&self, status: &mut Status) {
         // The first incarnation needs no record.
-        let later = |incarnation: Incarnation| incarnation > Incarnation(1);
         let is_any_behind = self.behind() > 0;
-        let mut others: Vec<_> =
-            status.peers.iter_mut().filter(|peer| is_any_behind || later(peer.incarnation)).collect();
+        let is_later = |peer: &&mut PeerStatus| is_any_behind || peer.incarnation > Incarnation(1);
+        let mut others: Vec<_> = status.peers.iter_mut().filter(is_later).collect();
         for quota in self.iter() {
             let table = &quota.avantan.share.table;
-            let exists = quota.limit().is_some();
-            status.quotas += u64::from(exists);
+            status.quotas += u64::from(quota.limit().is_some());
 
             // Of a name that is deleted, too, a change of the members is recorded, and the next one waits for it.
             let is_behind = self.is_behind_number(quota.number);
-            let is_unrecorded = |site: SiteId, incarnation: Incarnation| {
-                exists && later(incarnation) && incarnation > table.recorded(site)
-            };
-            let is_new = is_unrecorded(status.site, status.incarnation);
+            let is_new = table.lacks(status.site, status.incarnation);
             status.unrecorded += u64::from(is_new || is_behind);
             for peer in &mut others {
-                let is_new = is_unrecorded(peer.site, peer.incarnation);
+                let is_new = table.lacks(peer.site, peer.incarnation);
                 peer.unrecorded += u64::from(is_new || is_behind);
             }
         }

@@ -835,17 +835,28 @@ impl Quotas {
         }
     }
 
-    /// An instance was decided that changed the limit. That is what becomes of changes that wait for the same: where one site is all,
-    /// its value is decided in the step that builds it.
+    /// An instance was decided that changed the limit, or brought tokens back. That is what becomes of changes that wait for the same: where
+    /// one site is all, its value is decided in the step that builds it.
     fn aim_at_decided(&mut self, at: usize) {
         let quota = &mut self.list[at];
         let (number, share) = (quota.number, &quota.avantan.share);
         let (generation, instance) = (share.table.generation, share.applied);
-        let Some(limit) = share.table.limit.filter(|_| share.table.limited == instance) else { return };
-        let change = Lifecycle::Resize { limit };
-        for admin in quota.activity.iter_mut().flat_map(|activity| &mut activity.admin) {
-            if admin.change == change {
-                admin.aim.get_or_insert(Aim { quota: number, generation, instance, change });
+        let aim = |change| Aim { quota: number, generation, instance, change };
+        let mut waiting = quota.activity.iter_mut().flat_map(|activity| &mut activity.admin);
+        if let Some(limit) = share.table.limit.filter(|_| share.table.limited == instance) {
+            let change = Lifecycle::Resize { limit };
+            for admin in waiting.filter(|admin| admin.change == change) {
+                admin.aim.get_or_insert(aim(change));
+            }
+        } else if let Some(last) = share.table.reclaimed.as_ref().filter(|last| last.instance == instance) {
+            // Of several words that say the same the first one was carried out: for the others nothing is left.
+            let change = Lifecycle::Reclaim { brought: last.brought, in_use: last.in_use };
+            let said = Lifecycle::Reclaim { brought: 0, in_use: last.in_use };
+            let is_aimed_at = |admin: &Admin| admin.aim.is_some_and(|aim| aim.instance == instance);
+            if let Some(first) =
+                waiting.find(|admin| is_aimed_at(admin) || (admin.aim.is_none() && admin.change == said))
+            {
+                first.aim.get_or_insert(aim(change));
             }
         }
     }

@@ -26,7 +26,7 @@
 
 use super::book::{Quotas, Seats};
 use super::one::{Admin, Quota};
-use crate::api::{COUNTED, LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange};
+use crate::api::{COUNTED, LABEL_BYTES, NoSeat, Outcome, Refusal, SeatChange, UnknownReason};
 use crate::avantan::{Lifecycle, Message, Roster, SEATS};
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, SiteId};
@@ -123,6 +123,11 @@ impl Quotas {
     pub fn note_attested(&mut self, position: usize) -> usize {
         self.seats.attested.insert(position);
         self.seats.attested.positions().count()
+    }
+
+    /// True if the member at a position has attested to this incarnation.
+    pub fn has_attested(&self, position: usize) -> bool {
+        self.seats.attested.contains(position)
     }
 
     /// True if everything that this site knows has recorded the last change, and this incarnation of another site.
@@ -261,6 +266,14 @@ impl Quotas {
         if unheard > 0 {
             return refuse(NoSeat::Unheard, unheard);
         }
+
+        // New storage of a member votes only once all others have said what they know of its predecessor's votes, or a round has recorded it.
+        // With this site one of them would be gone for good, and it may be the last that is not new.
+        let is_unrecorded = |quota: &&Quota| quota.avantan.share.table.has_unrecorded(here.site, here.sight());
+        let unrecorded = self.iter().filter(is_unrecorded).count();
+        if unrecorded > 0 {
+            return refuse(NoSeat::Unrecorded, unrecorded);
+        }
         for (range, why) in missed().zip([NoSeat::HasGrants, NoSeat::HasObjects]) {
             let count = view.heads_of(&range).count();
             if count > 0 {
@@ -318,7 +331,12 @@ impl Quotas {
     pub(super) fn seated(&self, site: SiteId, gone: bool) -> Option<Outcome> {
         let roster = self.roster()?;
         let seat = roster.seats.iter().find(|seat| seat.site == site)?;
-        (seat.gone == gone).then_some(Outcome::Seated { number: roster.number })
+        match gone {
+            true if !seat.gone => None,
+            // A site joins once: it did, and has left since.
+            false if seat.gone => Some(Outcome::Unknown(UnknownReason::Forgotten)),
+            _ => Some(Outcome::Seated { number: roster.number }),
+        }
     }
 
     /// The members have changed: everything is to record it.

@@ -139,6 +139,13 @@ impl Quotas {
             return;
         }
 
+        // Where nobody else is left, nobody has a vote of a predecessor that could count: who left had recorded this incarnation, or never knew
+        // of what is asked about.
+        if turn.here.site.count() == 1 {
+            self.list[at].avantan.share.fresh = turn.here.site.incarnation;
+            return self.touch(at, Dirty::All);
+        }
+
         let (name, token) = (quota.name.clone(), turn.out.rng.draw());
         let (avantan, activity) = self.parts(&turn.here, at);
         let (token, answered) = activity.leader.clearance.question(avantan, turn.here.reborn(), token);

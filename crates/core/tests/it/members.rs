@@ -744,6 +744,38 @@ fn two_changes_at_once_are_decided_one_after_the_other() {
     }
 }
 
+/// Of two sites one loses its disk, and the other leaves as soon as it may. All that the first one needs of it was recorded before.
+#[test]
+fn site_that_is_left_alone_with_new_storage_goes_on() {
+    let mut cluster = cluster(2);
+    cluster.done(0, Operation::create("tpus", 10));
+    assert!(granted(&cluster.done(0, acquire(5))));
+    assert_eq!(cluster.done(1, seat(1, SeatChange::Drains)), Outcome::Seated { number: 0 });
+    cluster.run(10 * SECOND);
+    cluster.kill(0);
+    cluster.hosts[0].put_back(Default::default());
+    cluster.responses.clear();
+    cluster.start(0);
+    let mut refusals = Vec::new();
+    while readiness(&cluster, 1) != Readiness::Stale && refusals.len() < 400 {
+        cluster.run(300 * MILLISECOND);
+        if let Outcome::Refused(Refusal::NoSeat { why, .. }) = cluster.done(1, seat(1, SeatChange::Leaves)) {
+            refusals.push(why);
+        }
+    }
+    assert!(refusals.contains(&NoSeat::Unrecorded), "it had to wait for that: {refusals:?}");
+    cluster.run(10 * SECOND);
+    assert_eq!((readiness(&cluster, 1), number(&cluster, 0)), (Readiness::Stale, 1), "{refusals:?}");
+    assert_eq!(behind(&cluster, 0), 0, "every quota has recorded that it is alone");
+
+    // What was lost comes back, and a quota is created: nobody else has a vote.
+    let free = cluster.tokens(0, "gpus");
+    let lost = reclaim(&[(0, 1), (1, 1)], 5);
+    assert_eq!(cluster.done(0, lost), Outcome::Reclaimed { brought: 85 - free, in_use: 5 });
+    assert!(granted(&cluster.done(0, acquire(85))));
+    assert_eq!(cluster.done(0, Operation::create("seats", 7)), Outcome::Created { limit: 7 });
+}
+
 /// The disks of two of five are lost after a change, in turn, and recorded by the quota. Another site then dies for good.
 #[test]
 fn site_dies_for_good_after_disks_were_lost_since_the_last_change_is_still_declared_lost() {
