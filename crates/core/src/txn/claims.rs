@@ -35,6 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 
 use super::locks::Locks;
+use super::spans::Spans;
 use super::table::is_within;
 use crate::clock::MILLISECOND;
 use crate::id::SiteId;
@@ -72,7 +73,7 @@ pub(super) struct Claims {
     /// The programs that claim each object; true for one that is to write it. No list is empty.
     pub(super) names: BTreeMap<String, Vec<(u64, bool)>>,
     /// The programs that have scanned a span.
-    pub(super) spans: Vec<(u64, Span)>,
+    spans: Spans<u64>,
     /// Reads that wait for their turn, by token.
     pub(super) parked: FxHashMap<u64, Parked>,
     /// The sum of the items of all parked reads; at most [`PARKED`].
@@ -88,6 +89,8 @@ pub(super) struct Claimed {
     pub(super) rank: Rank,
     /// The claimed names; true for one that is to be written. A name that is read and written stands here twice.
     pub(super) names: Vec<(String, bool)>,
+    /// The claimed spans.
+    pub(super) spans: Vec<Span>,
     /// The number of objects and spans that it counts as.
     pub(super) items: usize,
     /// Its end, in monotonic microseconds.
@@ -130,8 +133,9 @@ impl Claims {
         for (name, is_write) in &names {
             self.names.entry(name.clone()).or_default().push((rank.nonce, *is_write));
         }
-        self.spans.extend(fetch.scans.iter().map(|span| (rank.nonce, span.clone())));
-        self.claims.insert(rank.nonce, Claimed { rank: *rank, names, items: items_of(fetch), until });
+        fetch.scans.iter().for_each(|span| self.spans.insert(span, rank.nonce));
+        let (spans, items) = (fetch.scans.clone(), items_of(fetch));
+        self.claims.insert(rank.nonce, Claimed { rank: *rank, names, spans, items, until });
         true
     }
 
@@ -148,7 +152,7 @@ impl Claims {
                 }
             }
         }
-        self.spans.retain(|(other, _)| *other != nonce);
+        claimed.spans.iter().for_each(|span| self.spans.remove(span, nonce));
         assert!(!self.claims.is_empty() || self.claimed_items == 0, "no claim is left, and its bound is still used up");
         true
     }
@@ -160,7 +164,7 @@ impl Claims {
 
     /// True if some program claims an object.
     pub(super) fn is_claimed(&self, name: &str) -> bool {
-        self.names.contains_key(name) || self.spans.iter().any(|(_, span)| is_within(span, name))
+        self.names.contains_key(name) || self.spans.over(name).next().is_some()
     }
 
     /// An object of a part over which an older program has its turn.
@@ -188,12 +192,12 @@ impl Claims {
     }
 
     /// The older programs that claim an object in the way of one that reads or writes it.
-    fn older_than(&self, rank: Rank, name: &str, writes: bool) -> impl Iterator<Item = u64> {
+    fn older_than<'a>(&'a self, rank: Rank, name: &'a str, writes: bool) -> impl Iterator<Item = u64> + 'a {
         let claims = self.names.get(name).into_iter().flatten();
         let named = claims.filter(move |(_, is_write)| writes || *is_write).map(|(nonce, _)| *nonce);
-        let scanned = self.spans.iter().filter(move |(_, span)| writes && is_within(span, name));
+        let scanned = writes.then(|| self.spans.over(name)).into_iter().flatten();
         let is_older = move |nonce: &u64| *nonce != rank.nonce && self.claims[nonce].rank < rank;
-        named.chain(scanned.map(|(nonce, _)| *nonce)).filter(is_older)
+        named.chain(scanned).filter(is_older)
     }
 
     /// The blockers that a read has to wait for now.

@@ -24,7 +24,6 @@ use rustc_hash::FxHashMap;
 use super::row::{self, CoordinatorRow};
 use super::trace::Traces;
 use crate::api::{Outcome, UnknownReason};
-use crate::bounds::AT_ONCE;
 use crate::clock::{MILLISECOND, SECOND};
 use crate::id::{Incarnation, OperationId, SessionId, SiteId, SiteSet};
 use crate::object::message::{Known, Message, Prepare, Vote};
@@ -42,6 +41,8 @@ const ASKED_BYTES: usize = 256 << 20;
 const PATIENCE: u64 = 2 * SECOND;
 /// The shortest time between two questions about one transaction, in microseconds.
 const AGAIN: u64 = 50 * MILLISECOND;
+/// The most transactions that one call looks at.
+const LOOKED_AT: usize = 128;
 /// The number of times that an abort is told to a participant that does not confirm it. After that, one in doubt asks.
 const TELLS: u32 = 4;
 /// The longest time between two tellings of a decision, in microseconds.
@@ -56,6 +57,8 @@ pub(super) struct Coordination {
     deadline: i64,
     /// True if it writes nothing: its parts are only checked, nobody keeps anything of it, and nobody needs to be told.
     is_check: bool,
+    /// True if no part of it writes anything.
+    only_reads: bool,
     /// The parts that the participants are asked to prepare; none after a restart, when its outcome can only be found
     /// out.
     asks: Option<Asks>,
@@ -115,11 +118,6 @@ struct Record {
 }
 
 impl Coordination {
-    /// True if no part of it writes anything, as far as that is known: not after a restart.
-    fn only_reads(&self) -> bool {
-        self.asks.as_ref().is_some_and(|asks| asks.parts.iter().all(|part| !part.changes()))
-    }
-
     /// The position of a site among the participants.
     fn position(&self, site: SiteId) -> Option<usize> {
         self.participants.iter().position(|(other, _)| *other == site)
@@ -153,6 +151,7 @@ impl Coordination {
             deadline: self.deadline,
             participants: self.participants.clone(),
             is_committed: matches!(self.decided, Some((true, _))),
+            only_reads: self.only_reads,
         }
     }
 }
@@ -231,10 +230,10 @@ impl Coordinator {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Does what is due, at most [`AT_ONCE`] things a call.
+    /// Does what is due, at most [`LOOKED_AT`] things a call.
     pub(super) fn tick(&mut self, turn: &mut Turn) {
         let due = self.timers.iter().copied().take_while(|(at, _)| *at <= turn.here.now.mono);
-        let due: Vec<(u64, OperationId)> = due.take(AT_ONCE).collect();
+        let due: Vec<(u64, OperationId)> = due.take(LOOKED_AT).collect();
         for (at, id) in due {
             self.timers.remove(&(at, id));
             self.look_at(turn, at, id);
@@ -243,7 +242,7 @@ impl Coordinator {
 
     /// Restores the row of a transaction of an earlier life.
     pub(super) fn restore(&mut self, me: SiteId, id: OperationId, row: CoordinatorRow) {
-        let CoordinatorRow { deadline, participants, is_committed, low, digest } = row;
+        let CoordinatorRow { deadline, participants, is_committed, low, digest, only_reads } = row;
 
         // The row is only a hint: it says whom to ask. The votes that the earlier life had heard are gone with it, and
         // each participant is asked again, because the decision is with them. A row that says committed is true
@@ -253,6 +252,7 @@ impl Coordinator {
             participants,
             deadline,
             is_check: false,
+            only_reads,
             asks: None,
             votes: Votes::default(),
             rests: Vec::new(),
@@ -358,6 +358,7 @@ impl Coordinator {
             participants,
             deadline,
             is_check,
+            only_reads: parts.iter().all(|part| !part.changes()),
             asks: Some(Asks { parts, released, max_wait, rank, bytes }),
             votes: Votes::default(),
             rests,
@@ -453,7 +454,8 @@ impl Coordinator {
         if coordination.decided.is_none() {
             at = coordination.patience.map_or(at, |patience| at.min(patience.max(here.now.mono)));
         }
-        coordination.look_at = at;
+        let before = std::mem::replace(&mut coordination.look_at, at);
+        self.timers.remove(&(before, id));
         self.timers.insert((at, id));
     }
 
@@ -601,6 +603,7 @@ impl Coordinator {
     /// Forgets a transaction, and its row if it is decided.
     fn drop_coordinated(&mut self, turn: &mut Turn, id: OperationId) {
         let Some(coordination) = self.coordination.remove(&id) else { return };
+        self.timers.remove(&(coordination.look_at, id));
         self.traces.close(id);
 
         // One that is taken back was not decided.
@@ -679,7 +682,7 @@ impl Coordinator {
 
         // What writes nothing needs no participant's word to be aborted when it is late: whatever they find out, they carry nothing out. One
         // that is down would keep the locks of the others until it is back.
-        if coordination.only_reads() && coordination.deadline < turn.here.now.wall {
+        if coordination.only_reads && coordination.deadline < turn.here.now.wall {
             return self.decide(turn, id, Err(Abort::of(Cause::DeadlinePassed)));
         }
 

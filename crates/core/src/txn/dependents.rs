@@ -14,7 +14,7 @@ use crate::bounds::{ENTRY_BYTES, NAMED_BYTES};
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::SiteId;
 use crate::machine::Batch;
-use crate::object::{Abort, Cause, Dependency, ObjectKey, Part, Span};
+use crate::object::{Abort, Cause, Dependency, ObjectKey, Part, Span, TRANSACTION_OPERATIONS};
 use crate::rows::DEPENDENT;
 
 /// The most dependencies at one home; beyond it, transactions that bring more are refused.
@@ -84,6 +84,17 @@ impl Dependents {
         let more = part.depends.len().saturating_sub(freed);
         if more > 0 && self.dependencies + more > SUBJECTS {
             return Err(Abort { site: Some(site), ..Abort::of(Cause::Overloaded) });
+        }
+
+        // A call rests on no more than one run of its function reads. Its row is written whole, and has to fit a segment of the log.
+        let mut counts: BTreeMap<&ObjectKey, usize> = BTreeMap::new();
+        for (dependency, call) in &part.depends {
+            let kept = self.calls.get(call).filter(|_| part.forgets.binary_search(call).is_err());
+            let count = counts.entry(call).or_insert_with(|| kept.map_or(0, |noted| noted.dependencies.len()));
+            *count += usize::from(kept.is_none_or(|noted| !noted.dependencies.contains(dependency)));
+            if *count > TRANSACTION_OPERATIONS {
+                return Err(Abort { key: Some(call.clone()), site: Some(site), ..Abort::of(Cause::TooMuch) });
+            }
         }
 
         Ok(())

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use super::calls::Calls;
+use super::spans::Spans;
 use super::table::{Head, Holds, Table, is_within, judged};
 use crate::id::{Incarnation, OperationId};
 use crate::object::message::Fetch;
@@ -26,7 +27,7 @@ pub(super) struct Locks {
     /// The locks of objects, by name; none that is free.
     names: BTreeMap<String, Lock>,
     /// The spans that prepared parts have scanned.
-    spans: Vec<(OperationId, Span)>,
+    spans: Spans<OperationId>,
     /// The calls whose notes prepared parts change. Prepared parts are carried out in any order, so no two may change
     /// the same.
     calls: BTreeSet<ObjectKey>,
@@ -206,7 +207,7 @@ impl Locks {
         // A write fails where a prepared part has read, by name or in a span: what that part read must stay until it is
         // decided.
         for (name, change) in &part.writes {
-            if self.spans.iter().any(|(_, span)| is_within(span, name)) {
+            if self.spans.over(name).next().is_some() {
                 return refuse(Cause::Busy, name);
             }
             let lock = self.names.get(name);
@@ -238,7 +239,7 @@ impl Locks {
         for (name, _) in &part.reads {
             self.names.entry(name.clone()).or_default().reads += 1;
         }
-        self.spans.extend(part.scans.iter().map(|(span, _)| (id, span.clone())));
+        part.scans.iter().for_each(|(span, _)| self.spans.insert(span, id));
         self.calls.extend(registered(part).cloned());
 
         for (name, change) in &part.writes {
@@ -274,7 +275,7 @@ impl Locks {
                 lock.reads -= 1;
             });
         }
-        self.spans.retain(|(of, _)| *of != id);
+        part.scans.iter().for_each(|(span, _)| self.spans.remove(span, id));
         for call in registered(part) {
             self.calls.remove(call);
         }

@@ -72,6 +72,7 @@ mod reader;
 mod retraction;
 mod row;
 mod serve;
+mod spans;
 mod table;
 mod trace;
 mod treaties;

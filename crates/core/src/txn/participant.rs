@@ -39,6 +39,8 @@ use crate::warranty::{FARTHEST, Issued, Issuer, LEASE};
 
 /// The most transactions in which a site takes part at a time, those that it has refused and not forgotten included.
 const PARTS: usize = 262_144;
+/// The most timers that one call looks at, those included whose entry needs nothing of it.
+const LOOKED_AT: usize = 512;
 /// Once its batch has so many bytes, a tick carries nothing more out.
 const TICK_BYTES: usize = TRANSACTION_BYTES;
 /// The shortest time between two inquiries of a participant in doubt, in microseconds.
@@ -104,7 +106,7 @@ pub(super) struct Participant {
     pub(super) entries: FxHashMap<OperationId, Participation>,
     /// The entries in stage `Defending` whose writes are blocked for new rights.
     pub(super) defending: BTreeSet<OperationId>,
-    /// When each thing comes due, in monotonic microseconds. An entry may have old timers here;
+    /// When each thing comes due, in monotonic microseconds. A timer may be here whose entry is gone, or has another one;
     /// `Participation::look_at` names the one that counts.
     pub(super) timers: BTreeSet<(u64, Timer)>,
     /// The last token that was given to reads that wait.
@@ -200,8 +202,25 @@ impl Participant {
         self.issuer.note_agreed(here.now, here.agreed(), here.agreed_at_most(), here.config.epsilon);
     }
 
-    /// Does what is due. At most [`AT_ONCE`] things a call, and nothing more once the batch has [`TICK_BYTES`]: what it carries out is one
-    /// batch, and each part may write [`crate::object::TRANSACTION_BYTES`].
+    /// What is due: the timers of one call. As many of those that need rows as storage is read for in one, and many more of the others: a part
+    /// that is to be forgotten, or asked about, must not keep one waiting that holds up a client.
+    fn due(&self, now: u64) -> impl Iterator<Item = (u64, Timer)> {
+        let mut reading = 0;
+        let is_room = move |(_, timer): &(u64, Timer)| {
+            let needs_rows = match timer {
+                Timer::Part(id) => self.entries.get(id).is_some_and(|entry| entry.stage() == Stage::Defending),
+                Timer::Parked(_) | Timer::Retraction(_) => true,
+                Timer::Claim(_) => false,
+            };
+            reading += usize::from(needs_rows);
+            reading <= AT_ONCE
+        };
+        let due = self.timers.iter().copied().take_while(move |(at, _)| *at <= now);
+        due.take_while(is_room).take(LOOKED_AT)
+    }
+
+    /// Does what is due, and nothing more once the batch has [`TICK_BYTES`]: what it carries out is one batch, and each part may write
+    /// [`crate::object::TRANSACTION_BYTES`].
     pub(super) fn tick(&mut self, turn: &mut Turn, table: &Table, calls: &mut Calls) {
         self.issuer.sweep(turn.here.now);
 
@@ -217,8 +236,7 @@ impl Participant {
 
         // The list is made first: what is done below sets timers, and one that is due at once belongs to the next call,
         // whose view has the rows that it needs.
-        let due = self.timers.iter().copied().take_while(|(at, _)| *at <= turn.here.now.mono);
-        let due: Vec<(u64, Timer)> = due.take(AT_ONCE).collect();
+        let due: Vec<(u64, Timer)> = self.due(turn.here.now.mono).collect();
         let mut is_first = true;
         for (at, timer) in due {
             // What is left comes with the next call: each batch must fit the room that was looked for before this one.
@@ -335,6 +353,7 @@ impl Participant {
         let Some(entry) = self.entries.remove(&id) else { return };
         assert!(entry.stage() != Stage::Committed, "{id} is committed here, and its coordinator gives it up");
         self.let_go(turn.here.now.mono, id, &entry);
+        self.timers.remove(&(entry.look_at, Timer::Part(id)));
         turn.out.batch.delete(&row::participant_key(id));
     }
 
@@ -591,7 +610,8 @@ impl Participant {
     /// Sets the timer of an entry, in monotonic microseconds. An earlier timer of it no longer counts.
     pub(super) fn look_at(&mut self, id: OperationId, at: u64) {
         let entry = self.entries.get_mut(&id).expect("looked up by the caller");
-        entry.look_at = at;
+        let before = std::mem::replace(&mut entry.look_at, at);
+        self.timers.remove(&(before, Timer::Part(id)));
         self.timers.insert((at, Timer::Part(id)));
     }
 
@@ -814,20 +834,19 @@ impl Participant {
 
     /// Adds the rows of the parts and reads that a tick at this time will look at.
     pub(super) fn timers_need(&self, now: u64, incarnation: Incarnation, set: &mut KeySet) {
-        // The same timers as `tick` will take, in the same order and number.
-        for (_, timer) in self.timers.iter().take_while(|(at, _)| *at <= now).take(AT_ONCE) {
+        for (_, timer) in self.due(now) {
             match timer {
                 Timer::Part(id) => {
-                    let defending = self.entries.get(id).and_then(Participation::defence);
+                    let defending = self.entries.get(&id).and_then(Participation::defence);
                     defending.into_iter().for_each(|defence| needs(&defence.part, incarnation, set));
                 }
                 Timer::Parked(token) => {
-                    if let Some(Fetch { gets, scans, .. }) = self.claims.parked(*token) {
+                    if let Some(Fetch { gets, scans, .. }) = self.claims.parked(token) {
                         need_reads(gets.iter().map(|(name, _)| &**name), scans.iter(), incarnation, set);
                     }
                 }
                 Timer::Claim(_) => {}
-                Timer::Retraction(token) => self.retraction_needs(*token, incarnation, set),
+                Timer::Retraction(token) => self.retraction_needs(token, incarnation, set),
             }
         }
     }
@@ -873,6 +892,8 @@ impl Participant {
         let is_own = entry.participants.len() == 1 && id.site == turn.here.site.me;
         if !is_own || was_prepared {
             self.keep_refusal(turn, id, entry);
+        } else {
+            self.timers.remove(&(entry.look_at, Timer::Part(id)));
         }
 
         Vote::Refused(Box::new(abort))

@@ -15,7 +15,7 @@ use super::participant::Participant;
 use super::serve::{Room, seen_bytes, uses_rights};
 use super::table::{Table, is_name};
 use crate::api::{self, Reading, Response};
-use crate::bounds::{AT_ONCE, READ_ITEMS};
+use crate::bounds::{AT_ONCE, ENTRY_BYTES, READ_ITEMS};
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::id::{OperationId, SiteId};
 use crate::machine::ClientId;
@@ -27,8 +27,12 @@ use crate::turn::{Here, Turn};
 
 /// The most reads that wait for other sites.
 const READS: usize = 65_536;
+/// The most bytes that these hold: what was found of them until now, and the names that are asked for.
+const READS_BYTES: usize = 256 << 20;
 /// The most questions that are kept, answered reads' included: a home that is heard and hears nothing answers none.
 const QUESTIONS: usize = 2 * READS;
+/// The most bytes of the names in them.
+const QUESTIONS_BYTES: usize = 256 << 20;
 /// The most that a message takes besides its way, in microseconds: a right that ends sooner is not worth resting on.
 const SLACK: u64 = 20 * MILLISECOND;
 /// The time for which an answer is still taken after its reads were given up, in microseconds.
@@ -54,6 +58,8 @@ pub(super) struct Waiting {
     is_of_one: bool,
     /// The time at which it is answered in any case, in monotonic microseconds.
     until: u64,
+    /// The bytes that it holds, about.
+    bytes: usize,
 }
 
 /// A question to a home.
@@ -87,6 +93,11 @@ impl Question {
         Self { reads: None, counts, home, gets, scans, spans, asked, until: 0, waits: false, claim: None }
     }
 
+    /// The bytes of the names that it asks for, about.
+    fn bytes(&self) -> usize {
+        self.gets.iter().map(|(name, _)| name.len() + ENTRY_BYTES).sum()
+    }
+
     /// The number of objects and spans that it asks for.
     fn items(&self) -> usize {
         self.gets.len() + self.scans.len()
@@ -116,8 +127,12 @@ pub(super) struct Reader {
     pub(super) cache: Cache,
     /// Reads that wait for answers, by token.
     waiting: FxHashMap<u64, Waiting>,
+    /// The bytes that these hold; at most [`READS_BYTES`] and what came for them since.
+    waiting_bytes: usize,
     /// Questions under way, by token.
     questions: BTreeMap<u64, Question>,
+    /// The bytes of the names in these; at most [`QUESTIONS_BYTES`] and one question.
+    questions_bytes: usize,
     /// True while there is a timer for the renewal of rights over treaties.
     has_upkeep: bool,
     /// When reads and questions are over, in monotonic microseconds. A timer of something that has ended is ignored.
@@ -143,7 +158,9 @@ impl Reader {
             start: Start::default(),
             cache: Cache::default(),
             waiting: FxHashMap::default(),
+            waiting_bytes: 0,
             questions: BTreeMap::new(),
+            questions_bytes: 0,
             has_upkeep: false,
             timers: BTreeSet::new(),
             tokens: token,
@@ -154,6 +171,13 @@ impl Reader {
 /// The abort that stands where a home is asked and has not answered.
 fn unread(home: SiteId) -> Abort {
     Abort { site: Some(home), ..Abort::of(Cause::DeadlinePassed) }
+}
+
+/// The bytes of what was found until now.
+fn found_bytes(reading: &Reading) -> usize {
+    let gets = reading.gets.iter().flatten().map(seen_bytes);
+    let scans = reading.scans.iter().flatten().flatten().map(|(name, seen)| name.len() + seen_bytes(seen));
+    gets.chain(scans).sum()
 }
 
 /// A batch of reads while it is sorted by who has the objects.
@@ -233,19 +257,23 @@ impl Reader {
         if questions.is_empty() {
             return turn.out.responses.push((client, Response::Read(Box::new(reading))));
         }
-        if self.waiting.len() >= READS {
+        let bytes = found_bytes(&reading) + questions.iter().map(Question::bytes).sum::<usize>();
+        if self.waiting.len() >= READS || self.waiting_bytes + bytes > READS_BYTES {
             let overloaded = || Abort::of(Cause::Overloaded);
-            reading.gets.iter_mut().filter(|got| got.is_err()).for_each(|got| *got = Err(overloaded()));
-            reading.scans.iter_mut().filter(|got| got.is_err()).for_each(|got| *got = Err(overloaded()));
+            for Question { gets, scans, .. } in questions {
+                gets.into_iter().for_each(|(_, place)| reading.gets[place] = Err(overloaded()));
+                scans.into_iter().for_each(|place| reading.scans[place] = Err(overloaded()));
+            }
             return turn.out.responses.push((client, Response::Read(Box::new(reading))));
         }
+        self.waiting_bytes += bytes;
 
         // The client gets an answer when its time is up, whatever the homes do. So a home may wait for prepared writes
         // for half of that time only: after it, it answers with the value as it is, and the answer has to come back.
         let name = self.next_token();
         let timeout = timeout.clamp(MILLISECOND, LONGEST_READ);
         let until = turn.here.now.mono + timeout;
-        self.waiting.insert(name, Waiting { client, reading, missing: questions.len(), is_of_one, until });
+        self.waiting.insert(name, Waiting { client, reading, missing: questions.len(), is_of_one, until, bytes });
         self.timers.insert((until, Timer::Read(name)));
         for mut question in questions {
             question.reads = Some(name);
@@ -389,8 +417,8 @@ impl Reader {
         let patience = if question.waits || claim.is_some() { patience } else { 0 };
         let fetch = Fetch { token, start: self.start, gets, scans, rights, patience, claim };
 
-        // Beyond the bound the oldest one goes. If its reads still wait, they are answered when their time is up.
-        if self.questions.len() >= QUESTIONS
+        // Beyond the bounds the oldest one goes. If its reads still wait, they are answered when their time is up.
+        while (self.questions.len() >= QUESTIONS || self.questions_bytes > QUESTIONS_BYTES)
             && let Some((&oldest, question)) = self.questions.first_key_value()
         {
             self.timers.remove(&(question.until, Timer::Question(oldest)));
@@ -400,6 +428,7 @@ impl Reader {
         // The question outlives its reads: a late answer still brings copies and rights.
         question.until = turn.here.now.mono + LONGEST_READ + LATE;
         self.timers.insert((question.until, Timer::Question(token)));
+        self.questions_bytes += question.bytes();
         self.questions.insert(token, question);
         turn.out.metrics.fetches += u64::from(home != turn.here.site.me);
         turn.out.send(home, Message::Fetch(Box::new(fetch)));
@@ -443,7 +472,7 @@ impl Reader {
 
     /// Gives up a question that was not answered in time.
     pub(super) fn give_up_question(&mut self, token: u64) {
-        let Some(question) = self.questions.remove(&token).filter(|question| question.reads.is_none()) else { return };
+        let Some(question) = self.take_question(token).filter(|question| question.reads.is_none()) else { return };
 
         // A renewal that was lost may be asked for again. Else one lost message would end the use of the right.
         for (name, _) in question.gets {
@@ -451,10 +480,17 @@ impl Reader {
         }
     }
 
+    /// Removes a question, if it is there.
+    fn take_question(&mut self, token: u64) -> Option<Question> {
+        let question = self.questions.remove(&token)?;
+        self.questions_bytes -= question.bytes();
+        Some(question)
+    }
+
     /// Takes a home's answer.
     pub(super) fn fetched(&mut self, turn: &mut Turn, from: SiteId, fetched: Fetched) {
         let Fetched { token, start, gets, scans, is_whole } = fetched;
-        let Some(question) = self.questions.remove(&token) else { return };
+        let Some(question) = self.take_question(token) else { return };
         self.timers.remove(&(question.until, Timer::Question(token)));
 
         // Rights are issued to one start of this site, and values stand in the order in which they were asked for. An
@@ -500,6 +536,8 @@ impl Reader {
         for (place, result) in question.scans.into_iter().zip(scans) {
             waiting.reading.scans[place] = result;
         }
+        let bytes = found_bytes(&waiting.reading).max(waiting.bytes);
+        self.waiting_bytes += bytes - std::mem::replace(&mut waiting.bytes, bytes);
         assert!(waiting.missing > 0, "reads that were answered in full wait for an answer");
         waiting.missing -= 1;
 
@@ -514,6 +552,7 @@ impl Reader {
     /// Answers reads with the values that have come. A missing value is reported as late, or as of an unreachable home.
     pub(super) fn answer_read(&mut self, turn: &mut Turn, name: u64) {
         let Some(mut waiting) = self.waiting.remove(&name) else { return };
+        self.waiting_bytes -= waiting.bytes;
         self.timers.remove(&(waiting.until, Timer::Read(name)));
 
         // A client may do different things: ask again, or go on without a home that is down.

@@ -156,6 +156,8 @@ pub(super) struct CoordinatorRow {
     /// True if it took effect: the row is kept until every participant knows that. A transaction that was aborted has
     /// no row.
     pub(super) is_committed: bool,
+    /// True if no part of it writes anything.
+    pub(super) only_reads: bool,
 }
 
 impl CoordinatorRow {
@@ -167,6 +169,11 @@ impl CoordinatorRow {
         put_i64(&mut row, self.deadline);
         put_sites(&mut row, &self.participants);
         row.push(u8::from(self.is_committed));
+
+        // Rows of earlier versions do not say so of any.
+        if self.only_reads {
+            row.push(1);
+        }
         row
     }
 
@@ -183,6 +190,7 @@ impl CoordinatorRow {
             deadline: cursor.i64()?,
             participants: sites(&mut cursor)?,
             is_committed: cursor.u8()? != 0,
+            only_reads: !cursor.0.is_empty() && cursor.u8()? != 0,
         };
         cursor.end()?;
         Ok((session, sequence, row))
@@ -220,9 +228,12 @@ mod tests {
         let row =
             ParticipantRow { stage: 1, deadline: -5, participants: participants.clone(), known: SiteSet(3), part };
         assert_eq!(ParticipantRow::decode(&row.encode()), Ok(row));
-        let row = CoordinatorRow { low: 1000, digest: u64::MAX, deadline: 9, participants, is_committed: true };
         let key = coordinator_key(id.session, id.sequence);
-        assert_eq!(CoordinatorRow::decode(&key, &row.encode()), Ok((id.session, id.sequence, row)));
+        for (is_committed, only_reads) in [(true, false), (false, true), (false, false)] {
+            let (low, digest, participants) = (1000, u64::MAX, participants.clone());
+            let row = CoordinatorRow { low, digest, deadline: 9, participants, is_committed, only_reads };
+            assert_eq!(CoordinatorRow::decode(&key, &row.encode()), Ok((id.session, id.sequence, row)));
+        }
         for lost_until in [0, 21] {
             let numbers = Numbers { versions: 9, deadline: -1, rights: i64::MAX, loss: Loss::Accepted, lost_until };
             assert_eq!(Numbers::decode(&numbers.encode()), Ok(numbers));
