@@ -119,7 +119,7 @@ pub(crate) fn parse(text: &str, path: &Path) -> Result<Vec<f64>, TraceError> {
 const LONGEST_GAP: i64 = 24 * 60;
 
 /// The minute of a line, counted from 1970, and its count.
-fn minute(line: &str) -> Result<(i64, f64), String> {
+pub(crate) fn minute(line: &str) -> Result<(i64, f64), String> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let [period, count] = fields[..] else {
         return Err(format!("there are {} fields, not 2", fields.len()));

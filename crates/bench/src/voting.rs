@@ -311,10 +311,11 @@ impl World {
         }
     }
 
-    /// Has the treaty made that says who leads; true if A does.
-    fn make(&mut self, key: &ObjectKey, strategy: Strategy, bias: (u32, u32)) -> bool {
+    /// Has the treaty made that says who leads: true if A does, and by how much at least.
+    fn make(&mut self, key: &ObjectKey, strategy: Strategy, bias: (u32, u32)) -> (bool, i64) {
         let count = self.stations.len();
         let a_leads = self.lead() >= 0;
+        let least = 1.min(self.lead().abs());
         let margin = |station: usize| {
             let times = |candidate: &str, sign: i64| {
                 Metric::Times(
@@ -325,7 +326,7 @@ impl World {
             [times("a", 1), times("b", -1)]
         };
         let sum = Metric::Sum((0..count).flat_map(margin).collect());
-        let statement = Statement::AtLeast(sum, 1.min(self.lead().abs()));
+        let statement = Statement::AtLeast(sum, least);
         let treaty = Treaty { nonce: 1, is_valid: true, retracts: 0, statement, tree: Tree::Flat };
 
         // The counters are read from the sites' storage: reading them takes a round trip, in which more votes come.
@@ -357,7 +358,7 @@ impl World {
         let transaction = making(key, &treaty, notes, nothing, &homes);
         let at_once = self.commit(usize::from(key.home), transaction);
         assert!(at_once.is_none(), "several stations take part");
-        a_leads
+        (a_leads, least)
     }
 
     /// The number that a counter has come to.
@@ -391,7 +392,7 @@ fn trial(options: &VotingOptions, stations: usize, strategy: Strategy, number: u
         None
     };
     assert!(vote_until(&mut world, began + BEFORE).is_none(), "there is no treaty yet");
-    let a_leads = world.make(&key, strategy, options.bias);
+    let (a_leads, least) = world.make(&key, strategy, options.bias);
     let mut sync = vote_until(&mut world, began + BEFORE + 3 * RTT);
     for at in 0..stations {
         if sync.is_none() {
@@ -414,7 +415,7 @@ fn trial(options: &VotingOptions, stations: usize, strategy: Strategy, number: u
                 Some(holds) => {
                     outcome.queries += 1;
                     let lead = if a_leads { world.lead() } else { -world.lead() };
-                    outcome.wrong += u64::from(holds && lead < 1.min(lead.abs()));
+                    outcome.wrong += u64::from(holds && lead < least);
                 }
                 None => sync = Some(when),
             }

@@ -385,11 +385,12 @@ async fn caller(
     }
 }
 
-/// Runs a program, and counts it if it is committed; when its last run began, and what it gave.
+/// Runs a program, and counts it if it is committed and relies on a treaty; when its last run began, and what it gave.
 async fn run<T, R>(
     seat: &Seat,
     ledger: &Rc<RefCell<Ledger>>,
     rng: &mut Rng,
+    relies: bool,
     mut program: impl FnMut(Txn) -> R,
 ) -> Option<(u64, T)>
 where
@@ -407,7 +408,7 @@ where
     });
     match ended.await {
         Ok(Ended::Done(Committed { value, .. })) => {
-            ledger.borrow_mut().treaties += 1;
+            ledger.borrow_mut().treaties += u64::from(relies);
             Some((began.get(), value))
         }
         Ok(Ended::Refused(Refused { reason: Reason::Aborted(aborted), .. })) => {
@@ -470,7 +471,7 @@ async fn run_free(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, treaties: &[Treaty]
             Ok(held)
         }
     };
-    if let Some((began, Some(verdict))) = run(seat, ledger, rng, program).await {
+    if let Some((began, Some(verdict))) = run(seat, ledger, rng, asks, program).await {
         let events = &mut ledger.borrow_mut().events;
         events.push(Event::Probe(if verdict { "treaty: holds" } else { "treaty: does not hold" }));
         events.push(Event::Verdict { treaty: at, began, verdict });
@@ -496,7 +497,7 @@ async fn run_guarded(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, treaty: &Treaty,
             Err(other) => Err(other),
         }
     };
-    if let Some((_, made)) = run(seat, ledger, rng, program).await {
+    if let Some((_, made)) = run(seat, ledger, rng, !grows, program).await {
         let probe = if made { "treaty: required, and met" } else { "treaty: required, and not met" };
         ledger.borrow_mut().events.push(Event::Probe(probe));
     }
@@ -553,7 +554,7 @@ async fn run_ordered(seat: &Seat, ledger: &Rc<RefCell<Ledger>>, treaty: &Treaty,
         }
         Ok((seen, [held, made]))
     };
-    if let Some((_, (seen, told))) = run(seat, ledger, rng, program).await {
+    if let Some((_, (seen, told))) = run(seat, ledger, rng, asks || requires, program).await {
         ledger.borrow_mut().events.push(Event::Ordered { entry, seen, told });
     }
 }

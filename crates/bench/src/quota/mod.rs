@@ -95,6 +95,10 @@ fn facts(prepared: &Prepared, matrix: &Matrix, runs: &[Run]) -> Vec<(String, Str
     // In the paper's terms: how much is lost if no tokens move.
     let [ours, without, ..] = runs else { unreachable!("three runs") };
     let fewer = 100.0 * (1.0 - without.committed as f64 / ours.committed.max(1) as f64);
+    let fewer = match ours.committed {
+        0 => "nothing was committed".to_owned(),
+        _ => format!("no-redistribution {fewer:.1} % fewer; in the paper about 14 % fewer (figure 3e)"),
+    };
     let at = &ours.latency_ms;
 
     let mut facts = vec![
@@ -108,10 +112,7 @@ fn facts(prepared: &Prepared, matrix: &Matrix, runs: &[Run]) -> Vec<(String, Str
                 at.p90, at.p95, at.p99
             ),
         ),
-        (
-            "commits".to_owned(),
-            format!("no-redistribution {fewer:.1} % fewer; in the paper about 14 % fewer (figure 3e)"),
-        ),
+        ("commits".to_owned(), fewer),
     ];
 
     if prepared.trace.skipped > 0 {

@@ -63,18 +63,24 @@ pub enum Limit {
     Auto(f64),
 }
 
+/// The limits that may be given: experiments multiply them by numbers of sites.
+const LIMITS: std::ops::RangeInclusive<i64> = 1..=1_000_000_000_000;
+
 impl FromStr for Limit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("{text:?} is not a limit: use a number of tokens, or auto:F with a factor like auto:1.05");
+        let wrong = || {
+            format!(
+                "{text:?} is not a limit: use a number of tokens up to 10^12, or auto:F with a factor like auto:1.05"
+            )
+        };
         match text.strip_prefix("auto:") {
             Some(factor) => {
                 let factor = factor.parse().ok().filter(|factor| (0.01..=100.0).contains(factor));
                 factor.map(Self::Auto).ok_or_else(wrong)
             }
-            None => text.parse().ok().filter(|tokens| *tokens > 0).map(Self::Tokens).ok_or_else(wrong),
+            None => text.parse().ok().filter(|tokens| LIMITS.contains(tokens)).map(Self::Tokens).ok_or_else(wrong),
         }
     }
 }

@@ -79,6 +79,9 @@ struct Caller {
     region: usize,
     /// The tokens that it has.
     holds: i64,
+    /// True if its last acquire was refused: it tries again, and does nothing else before. By drawing again what it does, it would have done
+    /// more reads in the end, the more acquires a system refuses.
+    was_refused: bool,
 }
 
 /// A call.
@@ -175,7 +178,7 @@ impl<'a> Clients<'a> {
         };
         for number in 0..each * in_two.len() {
             let region = number / each;
-            clients.callers.push(Caller { region, holds: 0 });
+            clients.callers.push(Caller { region, holds: 0, was_refused: false });
             match work {
                 Work::Trace(..) => clients.regions[region].idle.push(number as u32),
                 // They do not begin all at once.
@@ -424,6 +427,9 @@ impl<'a> Clients<'a> {
         if let Asked::Acquire { then: Then::Job(job), .. } = call.kind {
             self.jobs[job as usize] = Job::Over;
         }
+        if let Some(caller) = call.caller {
+            self.callers[caller as usize].was_refused = matches!(call.kind, Asked::Acquire { .. });
+        }
         self.go_on_after(system, call);
     }
 
@@ -455,12 +461,13 @@ impl<'a> Clients<'a> {
     /// A caller of a script does what comes next.
     fn go_on(&mut self, system: &mut dyn System, number: u32) {
         let Work::Script(script, ..) = self.work else { unreachable!("only scripts say what comes next") };
-        let Caller { region, holds } = self.callers[number as usize];
+        let Caller { region, holds, .. } = self.callers[number as usize];
+        let was_refused = std::mem::take(&mut self.callers[number as usize].was_refused);
         let is_over = system.now() >= self.end();
         if self.regions[region].is_lost || (is_over && holds == 0) {
             return;
         }
-        if !is_over && script.reads(&mut self.rng) {
+        if !is_over && !was_refused && script.reads(&mut self.rng) {
             let call = self.call(system, region, Asked::Read, Some(number));
             return system.ask(region, call, Ask::Read);
         }

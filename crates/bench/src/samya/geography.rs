@@ -1,5 +1,7 @@
 //! Where clients and sites are, and how long a message takes between them.
 
+use std::collections::BTreeSet;
+
 use slackline_wire::rtt::RttTable;
 
 use crate::quota::QuotaError;
@@ -106,6 +108,14 @@ impl Globe {
         let named: Vec<String> = REPLICAS.map(str::to_owned).to_vec();
         let has_named = named.iter().all(|name| table.regions().contains(name));
         let replicas = if has_named { named } else { matrix.regions.clone() };
+
+        // A table may name these regions and have no round trip between some of them.
+        let all: BTreeSet<&String> = matrix.regions.iter().chain(&replicas).collect();
+        let pairs = all.iter().flat_map(|from| all.iter().map(move |to| (*from, *to))).filter(|(from, to)| from < to);
+        if let Some((from, to)) = pairs.into_iter().find(|(from, to)| table.rtt(from, to).is_none()) {
+            let source = table.source();
+            return Err(QuotaError::Option(format!("{source} has no round trip between {from} and {to}")));
+        }
         Ok(Self { table, regions: matrix.regions, replicas })
     }
 

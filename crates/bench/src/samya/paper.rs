@@ -108,7 +108,8 @@ fn ends(runs: &[Run], name: &str, what: &str, figure: impl Fn(&Run) -> f64) -> O
     let of = of(runs, name);
     let (first, last) = (of.first()?, of.last()?);
     let x = |run: &Run| run.figure("x").unwrap_or(0.0);
-    Some(format!("{name}: from {} to {}, {what} {:.2} times", x(first), x(last), figure(last) / figure(first)))
+    let times = Some(figure(last) / figure(first)).filter(|times| times.is_finite())?;
+    Some(format!("{name}: from {} to {}, {what} {times:.2} times", x(first), x(last)))
 }
 
 /// Moves of tokens for each operation.
@@ -151,6 +152,6 @@ fn crossing(runs: &[Run], name: &str, other: &str) -> Option<String> {
 fn slowest(runs: &[Run], name: &str, other: &str) -> Option<String> {
     let (ours, theirs) = (of(runs, name), of(runs, other));
     let (ours, theirs) = (ours.last()?, theirs.last()?);
-    let more = 100.0 * (ours.throughput_per_s / theirs.throughput_per_s - 1.0);
+    let more = 100.0 * (ours.throughput_per_s / Some(theirs.throughput_per_s).filter(|rate| *rate > 0.0)? - 1.0);
     Some(format!("at {} {name} commits {more:.0} % more than {other}", ours.figure("x").unwrap_or(0.0)))
 }

@@ -111,7 +111,7 @@ pub fn shift(options: &ShiftOptions) -> Result<Report, TxnsError> {
         }
     }
     let found = super::run::run_each(&jobs, false, |&(stations, tree, strategy)| {
-        Ok(Trial::new(options, stations, tree, strategy)?.run(strategy))
+        Trial::new(options, stations, tree, strategy)?.run(strategy)
     })?;
 
     let verified = found.iter().all(|(run, _)| run.figure("wrong_answers") == Some(0.0));
@@ -156,6 +156,8 @@ struct Truth {
     turns: Vec<(u64, bool)>,
     /// The crash, if there was one: which site, and when.
     crash: Option<(usize, u64)>,
+    /// The site that has told another what slack it has, and is to crash at the next thing that it does: what it said is on its way then.
+    dying: Option<usize>,
     /// The turns in which others told each other what slack to give while it was down.
     without_it: u64,
 }
@@ -243,7 +245,7 @@ impl Trial {
     }
 
     /// Runs it, second by second.
-    fn run(mut self, strategy: Strategy) -> (Run, Series) {
+    fn run(mut self, strategy: Strategy) -> Result<(Run, Series), TxnsError> {
         let began = self.stage.world.now();
         let shift = self.seconds * SHIFT / END;
         let (truth, crash) = (Rc::clone(&self.truth), self.crash);
@@ -277,7 +279,11 @@ impl Trial {
         }
         self.stage.finish();
         look_up(&self.counted, &delays);
-        self.report(strategy, began)
+        if self.crash && self.truth.borrow().crash.is_none() {
+            let what = format!("no site told another what slack it has within {} s, so none crashed", self.seconds);
+            return Err(TxnsError::Option(format!("--crash: {what}; give it more --seconds, or another --seed")));
+        }
+        Ok(self.report(strategy, began))
     }
 
     fn report(self, strategy: Strategy, began: u64) -> (Run, Series) {
@@ -319,8 +325,10 @@ impl Trial {
             .with("series", serde_json::Value::Array(series.collect()));
         let run = match truth.crash {
             Some((site, at)) => {
-                let survives =
-                    |(when, station, _): &(u64, usize, u64)| *station != site && (at..at + DOWN).contains(when);
+                // Those included that waited already: some for what the site that died was to give.
+                let survives = |(when, station, wait): &(u64, usize, u64)| {
+                    *station != site && *when < at + DOWN && when + wait > at
+                };
                 run.with("survivor_wait_ms", wait(&survives))
                     .with("rebalances_without_it", truth.without_it)
                     .with("crashed", ec2_region(site))
@@ -364,7 +372,7 @@ fn look(truth: &Rc<RefCell<Truth>>, crash_from: Option<u64>, now: u64, site: usi
                     && let Message::Treaty { says, .. } = &**message
                 {
                     reports |= matches!(says, Says::Report { .. });
-                    divides |= matches!(says, Says::Give { .. });
+                    divides |= matches!(says, Says::Give { awaited: true, .. });
                 }
             }
             Effect::Respond { .. } => {}
@@ -378,11 +386,15 @@ fn look(truth: &Rc<RefCell<Truth>>, crash_from: Option<u64>, now: u64, site: usi
         }
     }
 
-    // In the middle of the first part, so that there is somebody to go on without it for long.
-    let is_time = crash_from.is_some_and(|began| now > began + 40 * SECOND);
-    if is_time && reports && truth.crash.is_none() {
+    if truth.dying == Some(site) && truth.crash.is_none() {
         truth.crash = Some((site, now));
         return After::Crash(Keep::Everything);
+    }
+
+    // In the middle of the first part, so that there is somebody to go on without it for long.
+    let is_time = crash_from.is_some_and(|began| now > began + 40 * SECOND);
+    if is_time && reports && truth.dying.is_none() {
+        truth.dying = Some(site);
     }
     After::Go
 }

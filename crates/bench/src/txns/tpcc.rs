@@ -13,8 +13,8 @@
 //! | `predictive` | takes them, and requires that the sum is not negative, by one treaty for each item: the paper's treaties |
 //! | `slackline` | likewise; slack moves ahead of need, too |
 //!
-//! An order **synchronizes** if its site waited for another one before it answered. That is told by its latency: nothing else takes
-//! half of the shortest round trip between two regions.
+//! An order **synchronizes** if its site waited for another one before it answered: it took half of the shortest round trip between two
+//! regions, as nothing else does; or its site held it back until slack came or a right was given up, and that was on its way already.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,13 +24,14 @@ use std::time::Duration;
 
 use slackline::{Key, Metric, Outcome, Transaction, Txn, TxnError};
 use slackline_core::clock::SECOND;
+use slackline_core::id::OperationId;
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
 use slackline_core::stats::Rng;
 use slackline_core::txn::counter_of_row;
 use slackline_session::port::Port;
-use slackline_session::txn::Memos;
 use slackline_session::txn::treaties::Treaty;
+use slackline_session::txn::{Committed, Memos};
 use slackline_sim::world::After;
 
 use super::setting::TxnsError;
@@ -246,6 +247,8 @@ struct Counted {
     /// When the first of them began and the last one ended, in microseconds; none before that.
     span: Option<(u64, u64)>,
     synchronized: u64,
+    /// Orders that ended since the last look: those that were not held back for as long as would tell, and all that do not count.
+    quick: Vec<(OperationId, bool)>,
     refused: u64,
     unknown: u64,
     /// All that was added to the stock and ordered, whether it counts or not; by item, in pieces.
@@ -304,6 +307,7 @@ impl Trial {
         loop {
             let before = self.counted.borrow().begun;
             self.stage.pass(60 * SECOND);
+            self.look_up();
             let begun = self.counted.borrow().begun;
             if begun >= 2 * self.options.orders {
                 break;
@@ -311,6 +315,7 @@ impl Trial {
             assert!(begun > before, "for a minute nobody began an order");
         }
         self.stage.finish();
+        self.look_up();
 
         let (truth, counted) = (self.truth.borrow(), self.counted.take());
         for (item, loaded) in loaded.into_iter().enumerate() {
@@ -321,6 +326,16 @@ impl Trial {
             }
         }
         Ok(self.report(&counted, truth.negative))
+    }
+
+    /// Counts the orders that ended since the last look, and were held back for less time than their latency would tell.
+    fn look_up(&self) {
+        let delays = self.stage.delays();
+        let mut counted = self.counted.borrow_mut();
+        for (id, counts) in std::mem::take(&mut counted.quick) {
+            let was_held_back = delays.take(id) > 0;
+            counted.synchronized += u64::from(counts && was_held_back);
+        }
     }
 
     /// The treaty of each item: its stock is not negative.
@@ -488,11 +503,11 @@ impl Client {
                 }
             }
         };
-        let ended = self.transaction().run(program).await;
+        let ended = self.transaction().run_and_tell(program).await;
         let took = self.port.now().0 - began;
         let mut counted = self.counted.borrow_mut();
         match ended {
-            Ok(Outcome::Done(added)) => {
+            Ok(Outcome::Done(Committed { value: added, operation, .. })) => {
                 *number += 1;
                 counted.moved[order.item] += added - order.pieces;
                 if added > 0 {
@@ -505,8 +520,10 @@ impl Client {
                     counted.span = Some((first.min(began), last.max(began + took)));
                     counted.replenished += u64::from(added > 0);
                     counted.latencies.note(took * 1_000);
-                    counted.synchronized += u64::from(took >= self.shortest / 2);
                 }
+                let is_long = took >= self.shortest / 2;
+                counted.synchronized += u64::from(counts && is_long);
+                counted.quick.extend(operation.map(|id| (id, counts && !is_long)));
             }
             // Its number may be taken.
             Ok(Outcome::Unknown(_)) => {

@@ -143,14 +143,14 @@ impl Txn {
         self
     }
 
-    /// A new handle that goes on with what a run that has ended has done.
-    pub(super) fn resume(&self, draft: Draft, ahead: Ahead) -> Self {
+    /// A new handle that goes on with what a run that has ended has done; it is to compute calls anew that depend on that, if it `is_treating`.
+    pub(super) fn resume(&self, draft: Draft, ahead: Ahead, is_treating: bool) -> Self {
         let state = Mutex::new(State { ahead, ..State::new(draft) });
         let Run { port, memos, site, fresh, deadline, is_pinned, program, .. } = &*self.run;
         let (port, memos) = (Arc::clone(port), Arc::clone(memos));
         let (site, fresh, deadline, is_pinned, program) = (*site, *fresh, *deadline, *is_pinned, *program);
         let measured = self.run.measured.clone();
-        let run = Run { port, memos, site, fresh, deadline, is_pinned, is_treating: true, program, measured, state };
+        let run = Run { port, memos, site, fresh, deadline, is_pinned, is_treating, program, measured, state };
         Self { run: Arc::new(run), layer: ROOT, scope: Scope::default() }
     }
 

@@ -156,11 +156,15 @@ impl Transaction {
             }
 
             let ended = until(&*self.port, deadline, program(txn.clone())).await;
-            let is_sound = matches!(ended, Some(Ok(_)))
-                && matches!(until(&*self.port, deadline, txn.check_computed()).await, Some(Ok(true)));
 
             // From here on handles that the program has kept are of no use: what is judged is what it did up to its end.
-            let State { draft, failure, may_propose, is_whole, ahead, .. } = txn.clone().end();
+            let State { mut draft, failure, may_propose, is_whole, ahead, .. } = txn.clone().end();
+            let mut is_sound = matches!(ended, Some(Ok(_)));
+            if is_sound && !draft.computed().is_empty() {
+                let checking = txn.resume(draft, Ahead::default(), false);
+                is_sound = matches!(until(&*self.port, deadline, checking.check_computed()).await, Some(Ok(true)));
+                draft = checking.end().draft;
+            }
 
             // The answer about a treaty may have been wrong: the next run reads the counters. Nothing was sent that could take effect.
             if let Some(treaty) = draft.misjudged(matches!(ended, Some(Ok(_)))).filter(|_| ended.is_some()) {
@@ -297,7 +301,7 @@ impl Transaction {
         loop {
             // The functions run on what the program is about to write, in the same transaction: so a result is never stale.
             if draft.next_pending().is_some() {
-                let treating = txn.resume(draft, std::mem::take(&mut ahead));
+                let treating = txn.resume(draft, std::mem::take(&mut ahead), true);
                 let treated = until(&*self.port, deadline, treating.treat_all()).await;
                 let State { draft: after, failure: why, .. } = treating.end();
                 draft = after;

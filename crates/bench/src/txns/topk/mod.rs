@@ -42,6 +42,7 @@ use crate::figure::{Axis, Figure, Scale, Series};
 use crate::histogram::Histogram;
 use crate::named::named;
 use crate::report::{Latency, Mode, Report, Run};
+use crate::series;
 use crate::zipf::Zipf;
 
 /// The servers of each region.
@@ -190,12 +191,16 @@ fn minutes(options: &TopkOptions) -> Result<Vec<usize>, TxnsError> {
     };
     let fail = |what: String| TxnsError::Option(format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| fail(format!("cannot be read: {error}")))?;
-    let lines = text.lines().skip_while(|line| !line.starts_with(FROM));
-    let count = |line: &str| {
-        let count = line.split_once(',').and_then(|(_, count)| count.trim().parse().ok());
-        count.ok_or_else(|| fail(format!("{line:?} is not a minute and a number of requests")))
-    };
-    let counts = lines.take(options.minutes).map(count).collect::<Result<Vec<usize>, _>>()?;
+    // Each minute once: one that is missing or comes twice would move those behind it.
+    let (mut counts, mut last) = (Vec::with_capacity(options.minutes), None);
+    for line in text.lines().skip_while(|line| !line.starts_with(FROM)).take(options.minutes) {
+        let (minute, count) = series::minute(line).map_err(|why| fail(format!("{line:?}: {why}")))?;
+        if last.is_some_and(|last| minute != last + 1) {
+            return Err(fail(format!("{line:?} does not come one minute after the line before it")));
+        }
+        counts.push(count as usize);
+        last = Some(minute);
+    }
     if counts.len() < options.minutes {
         return Err(fail(format!("there are not {} minutes from {FROM} on", options.minutes)));
     }
@@ -260,7 +265,8 @@ fn baseline(options: &TopkOptions, hits: &[Hit]) -> (Run, Series) {
         }
         (share, nodes, series, wrong)
     });
-    let by_share = tries.iter().map(|(share, nodes, ..)| (share.to_string(), nodes.synchronizations.into())).collect();
+    let of = |nodes: &Babcock| serde_json::json!({ "synchronizations": nodes.synchronizations, "treaty_messages": nodes.messages });
+    let by_share = tries.iter().map(|(share, nodes, ..)| (share.to_string(), of(nodes))).collect();
     let (share, nodes, series, wrong) =
         tries.into_iter().min_by_key(|(_, nodes, ..)| nodes.synchronizations).expect("three were tried");
 
