@@ -488,9 +488,9 @@ impl Client {
 mod tests {
     use std::task::Wake;
 
-    use slackline_core::api::{Outcome, Submission};
+    use slackline_core::api::{Outcome, Submission, TreatyHere};
     use slackline_core::id::{Incarnation, SessionId};
-    use slackline_core::object::{Home, ObjectKey, Part, Transaction};
+    use slackline_core::object::{Home, ObjectKey, Part, Transaction, Value};
 
     use super::*;
 
@@ -565,5 +565,21 @@ mod tests {
         assert_eq!(state.replies.len(), 1000, "each is told its outcome");
         assert!(named(&state.replies[0]) > 0 && named(&state.replies[999]) == 0);
         assert!(state.replies.iter().map(named).sum::<usize>() <= CLIENT_REPLIES * REPLY_BYTES);
+    }
+
+    #[test]
+    fn treaties_are_not_told_to_a_client_that_does_not_read() {
+        let value = Value::Bytes(vec![0u8; 250_000].into());
+        let home = TreatyHere { name: "\u{1}treaty/t".into(), value, holders: Vec::new() };
+        let told = TreatiesHere { homes: vec![home; 16], ..TreatiesHere::default() };
+        let (client, load) = (Client::default(), Load::default());
+        for _ in 0..100 {
+            client.deliver(Response::Treaties(Box::new(told.clone())), &load);
+        }
+        let state = client.state();
+        assert_eq!((state.replies.len(), state.weight), (100, load.weight()), "each is answered");
+        assert!(state.weight <= CLIENT_REPLIES + 100);
+        let Some((Response::Treaties(last), 1)) = state.replies.back() else { panic!("it weighs nothing") };
+        assert!(last.has_more && last.homes.is_empty());
     }
 }

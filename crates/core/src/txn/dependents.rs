@@ -250,4 +250,22 @@ mod tests {
         dependents.forget(&mut batch, &f);
         assert_eq!((dependents.dependencies, dependents.names.len(), dependents.spans.len()), (0, 0, 0));
     }
+
+    #[test]
+    fn call_rests_on_no_more_than_one_run_of_its_function_may_read() {
+        let site = SiteId::new(0, 0);
+        let call = ObjectKey::new(0, "\u{1}f()");
+        let mut dependents = Dependents::default();
+        let name = |at: usize| Dependency::Name(at.to_string());
+        (0..TRANSACTION_OPERATIONS - 2).for_each(|at| dependents.register(&call, &name(at)));
+        let brings = |names: std::ops::Range<usize>, forgets: &[&ObjectKey]| {
+            let depends = names.map(|at| (name(at), call.clone())).collect();
+            let forgets = forgets.iter().map(|call| (*call).clone()).collect();
+            let part = Part { depends, forgets, ..Part::default() };
+            dependents.check(site, &part).map_err(|abort| abort.cause)
+        };
+        assert_eq!(brings(0..TRANSACTION_OPERATIONS, &[]), Ok(()), "what it rests on already counts once");
+        assert_eq!(brings(9_000..9_003, &[]), Err(Cause::TooMuch));
+        assert_eq!(brings(9_000..9_003, &[&call]), Ok(()), "in place of what it rested on");
+    }
 }

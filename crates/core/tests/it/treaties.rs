@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::api::{LeafHere, Operation, Outcome, Read, Request, Response, SeatChange};
+use slackline_core::bounds::READING_BYTES;
 use slackline_core::clock::{MILLISECOND, SECOND};
 use slackline_core::draft::Draft;
 use slackline_core::draft::buffer::ROOT;
@@ -12,7 +13,7 @@ use slackline_core::id::Incarnation;
 use slackline_core::machine::ClientId;
 use slackline_core::object::message::Message;
 use slackline_core::object::treaty::{Metric, Statement, TREATIES, Treaty, Tree, equally, treaty_key};
-use slackline_core::object::{Cause, Change, Home, ObjectKey, Part, Seen, Transaction, Value};
+use slackline_core::object::{Cause, Change, Derived, Home, ObjectKey, Part, Seen, Transaction, Value};
 use slackline_core::stats::Rng;
 use slackline_core::txn::counter_of_row;
 
@@ -746,6 +747,46 @@ fn slack_comes_ahead_of_need_while_the_last_group_of_homes_is_down() {
         );
         cluster.run(150 * MILLISECOND);
     }
+}
+
+/// One write leaves a home short of two clauses. Nobody else has slack of the second; of the first it comes all the same.
+#[test]
+fn slack_of_one_clause_comes_ahead_though_another_one_has_none_elsewhere() {
+    let of = |home| Metric::Counter(counter(home));
+    let sum = Statement::AtLeast(Metric::Sum(vec![of(0), of(1)]), 40);
+    let mut world = World::calm(Some(Statement::All(vec![sum, Statement::AtLeast(of(0), 20)])));
+    world.make(0);
+
+    // New treaties divide their slack again and again.
+    world.run(60 * SECOND);
+    let slack = |world: &World| -> Vec<i64> {
+        world.leaves(0)[0].clauses.iter().map(|clause| clause.value - clause.bound).collect()
+    };
+    assert_eq!(slack(&world), [10, 10]);
+    let write = write(&mut world, 0, &[], &[("n", -9)]);
+    assert_eq!(slack(&world), [1, 1], "short of the next write like this one");
+    world.run(500 * MILLISECOND);
+    are_committed_and_it_stands(&mut world, [write]);
+    assert!(slack(&world)[0] > 1, "none came: {:?}", slack(&world));
+}
+
+/// What it says of all treaties has to fit a message.
+#[test]
+fn list_of_treaties_is_cut_to_what_an_answer_has_room_for() {
+    let mut cluster = Cluster::new(1);
+    let put = |at: usize| {
+        let derived = Derived { bytes: vec![0u8; 250_000].into(), homes: Vec::new() };
+        let writes = vec![(treaty_key(0, &at.to_string()).name, Change::Put(Value::Derived(derived)))];
+        let home = Home { region: 0, incarnation: Incarnation(1), part: Part { writes, ..Part::default() } };
+        Operation::Commit(Box::new(Transaction { homes: vec![home], ..Transaction::default() }))
+    };
+    for at in 0..20 {
+        assert_eq!(cluster.done(0, put(at)), Outcome::Committed { phases: 1 });
+    }
+    cluster.request(0, 5, Request::Treaties { treaty: None });
+    let Some((_, _, Response::Treaties(told))) = cluster.responses.pop() else { panic!("told at once") };
+    assert!(told.has_more && told.homes.len() == READING_BYTES / 250_100, "{}", told.homes.len());
+    assert!((READING_BYTES - 250_100..=READING_BYTES).contains(&told.bytes()));
 }
 
 /// Each of those that wait gives the counter the same value: all of them take no more than one.

@@ -1171,6 +1171,68 @@ fn what_participants_are_to_prepare_is_bounded_by_bytes() {
     assert!(again.into_iter().all(|write| cluster.outcome(0, write) == Some(committed(1))));
 }
 
+/// Another home is up and does not answer. What was found of the reads that wait for it would otherwise be as much as clients like.
+#[test]
+fn what_reads_hold_that_wait_for_another_home_is_bounded_by_bytes() {
+    let mut cluster = Cluster::new(2);
+    cluster.run(SECOND);
+    let large = Value::Bytes(vec![0u8; 250_000].into());
+    let keys: Vec<ObjectKey> = (0..30).map(|at| key(0, &format!("{at}"))).collect();
+    for some in keys.chunks(4) {
+        let write = some.iter().fold(Txn::new(), |txn, key| txn.write(key, Change::Put(large.clone())));
+        assert_eq!(commit(&mut cluster, 0, write), committed(1));
+    }
+    cluster.cut = vec![(0, 1)];
+    let gets: Vec<ObjectKey> = keys.iter().cloned().chain([key(1, "x")]).collect();
+    let read = |cluster: &mut Cluster| {
+        let read = Read { token: 7, gets: gets.clone(), fresh: true, timeout: 5 * SECOND, ..Read::default() };
+        cluster.request(0, 70, Request::Read(Box::new(read)));
+    };
+    cluster.responses.clear();
+    (0..50).for_each(|_| read(&mut cluster));
+    let refused: Vec<Reading> = std::mem::take(&mut cluster.responses)
+        .into_iter()
+        .map(|(_, _, response)| match response {
+            Response::Read(reading) => *reading,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!((10..20).contains(&refused.len()), "{} of 375 MB are beyond 256 MiB", refused.len());
+    for Reading { gets, .. } in refused {
+        let (last, found) = gets.split_last().expect("31");
+        assert_eq!(last.as_ref().map_err(|abort| abort.cause), Err(Cause::Overloaded));
+        assert!(found.iter().all(Result::is_ok), "what was found is told");
+    }
+
+    // Those that waited are answered when their time is up, and then there is room.
+    cluster.run(6 * SECOND);
+    assert!(cluster.responses.len() > 30);
+    cluster.cut.clear();
+    cluster.responses.clear();
+    read(&mut cluster);
+    cluster.run(SECOND);
+    assert!(end_read(&mut cluster, 0).gets.iter().all(Result::is_ok));
+}
+
+/// Hundreds of parts were refused, and are to be forgotten now. They do not come few by few before everything else that is due.
+#[test]
+fn parts_that_are_to_be_forgotten_hold_up_nothing_else() {
+    let mut cluster = Cluster::new(2);
+    cluster.run(2 * SECOND);
+    let participants = [0, 1].map(|at| (Cluster::site(at), Incarnation(1)));
+    let deadline = cluster.time(0).wall + SECOND as i64;
+    for sequence in 1..=400 {
+        let id = OperationId { sequence, ..asked_by(1) };
+        let stale = Part { reads: vec![("x".into(), 7)], ..Part::default() };
+        tell(&mut cluster, 1, 0, Message::Prepare(Box::new(prepare(id, deadline, &participants, stale))));
+    }
+    let parts = |cluster: &Cluster| cluster.hosts[0].node.as_ref().expect("runs").chapters().txns.under_way().1;
+    assert_eq!(parts(&cluster), 400, "each is kept until its deadline would refuse it");
+    cluster.stand_still(2 * SECOND);
+    (0..3).for_each(|_| cluster.feed(0, Input::Tick));
+    assert_eq!(parts(&cluster), 0);
+}
+
 /// This site is told that the other one has prepared, and then prepares itself: all have. But nobody else knows that, so until the coordinator has
 /// decided nothing of it is shown, and the coordinator may abort it.
 #[test]

@@ -752,3 +752,20 @@ pub(super) fn say(out: &mut Out, to: SiteId, making: &Making, says: Says) {
     let (treaty, nonce) = making.clone();
     out.send(to, Message::Treaty { treaty, nonce, says });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Few clauses may have many terms, and long names.
+    #[test]
+    fn room_of_leaves_counts_what_terms_take() {
+        let treaty = ObjectKey::new(0, "\u{1}treaty/t");
+        let terms = |length: usize| vec![Term { name: "n".repeat(length), weight: 1, is_log: false }; 4096];
+        let of = |length: usize| Room::of(&treaty, [&terms(length)[..]].into_iter());
+        let several = |count: usize, length: usize| (0..count).fold(Room::default(), |sum, _| sum.and(of(length)));
+        assert!(!several(60, 400).is_too_much() && several(70, 512).is_too_much());
+        assert!(several(70, 512).terms - several(69, 512).terms == of(512).terms);
+        assert_eq!(of(9).and(of(30)).without(of(30)), of(9));
+    }
+}
