@@ -1,5 +1,6 @@
 //! The tests of the protocols: scenarios and oracles; the model check is a crate of its own.
 
+mod bounds;
 mod calls;
 mod clocks;
 mod cluster;

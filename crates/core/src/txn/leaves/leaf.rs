@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::Room;
 use super::clauses::Clauses;
+use super::room::Room;
 use crate::id::{Incarnation, SiteId};
 use crate::object::ObjectKey;
 use crate::object::message::Reported;

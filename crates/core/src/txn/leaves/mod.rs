@@ -33,6 +33,7 @@
 //!
 //! Here: judging parts, messages, timers. `asking`: who is asked for slack, and how it is divided. `giving`: gifts. `rows`: storage.
 //! `leaf` and `held`: a leaf, and a clause of it. `wants`: the parts that wait. `book` and `clauses`: where leaves and their clauses are found.
+//! `room`: how much of it there may be.
 //!
 //! # A home that is cut off
 //!
@@ -48,6 +49,7 @@ mod clauses;
 mod giving;
 mod held;
 mod leaf;
+mod room;
 mod rows;
 mod wants;
 
@@ -58,12 +60,12 @@ use rustc_hash::FxHashMap;
 use self::book::Book;
 use self::held::{Held, Lack, Making, Noted, Number, Order, least_of};
 use self::leaf::{Asking, Counts, Leaf, Purpose, Stage, lease};
+use self::room::Room;
 use self::wants::{Want, Wants};
 use super::locks::Locks;
 use super::waits::Wait;
 use crate::api::{ClauseHere, LeafHere, Synchronization};
 use crate::bounds::AT_ONCE;
-use crate::bounds::ENTRY_BYTES;
 use crate::clock::{MILLISECOND, Now, SECOND};
 use crate::codec::clamped;
 use crate::config::Slack;
@@ -81,13 +83,6 @@ use crate::warranty::LEASE;
 
 /// The most notes of leaves at a home; a transaction that brings one more is refused.
 const NOTES: usize = 10_000;
-/// The most clauses of all of them. Each takes some 400 bytes of memory, and they are back before a site that starts serves.
-const CLAUSES: usize = 1 << 18;
-/// The most bytes of the names of all their rows, each under the name of its treaty. All of them may go in one call, and what that writes has
-/// to fit a segment of the log.
-const NAMES: usize = 32 << 20;
-/// The most bytes of memory of all their terms, about: each with the name of its counter, which may be long.
-const TERMS: usize = 256 << 20;
 /// A standing order to give is carried out this often, in microseconds.
 const PERIOD: u64 = 2 * SECOND;
 /// A leaf that is expected to fail sooner than this asks for slack before it does, in microseconds.
@@ -152,46 +147,6 @@ pub(super) struct Leaves {
     denied: BTreeMap<OperationId, ObjectKey>,
     /// The parts that waited for slack last, each with the treaty, for whoever asks; at most [`WAITED`].
     waited: VecDeque<(ObjectKey, Synchronization)>,
-}
-
-/// What leaves take: of each of these there is so much at a home at the most.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Room {
-    /// Clauses, at most [`CLAUSES`].
-    clauses: usize,
-    /// Bytes of the names of rows, at most [`NAMES`].
-    names: usize,
-    /// Bytes of memory of terms, about; at most [`TERMS`].
-    terms: usize,
-}
-
-impl Room {
-    /// What a leaf of a treaty takes that has these clauses.
-    fn of<'a>(treaty: &ObjectKey, clauses: impl ExactSizeIterator<Item = &'a [Term]>) -> Self {
-        let count = clauses.len();
-        // A term stands in its clause and names its clause to its counter, which is found by the name once more.
-        let term = |term: &Term| 2 * (size_of::<Term>() + term.name.len() + ENTRY_BYTES);
-        Self {
-            clauses: count,
-            names: (count + 1) * (treaty.name.len() + ENTRY_BYTES),
-            terms: clauses.flatten().map(term).sum(),
-        }
-    }
-
-    /// This and more.
-    fn and(self, more: Self) -> Self {
-        Self { clauses: self.clauses + more.clauses, names: self.names + more.names, terms: self.terms + more.terms }
-    }
-
-    /// This without what was a part of it.
-    fn without(self, less: Self) -> Self {
-        Self { clauses: self.clauses - less.clauses, names: self.names - less.names, terms: self.terms - less.terms }
-    }
-
-    /// True if it is more than there may be.
-    fn is_too_much(self) -> bool {
-        self.clauses > CLAUSES || self.names > NAMES || self.terms > TERMS
-    }
 }
 
 /// Where a counter may be after a change, if it may be anywhere in a range before. The part's own changes count as they are; those of
@@ -751,21 +706,4 @@ impl Leaves {
 pub(super) fn say(out: &mut Out, to: SiteId, making: &Making, says: Says) {
     let (treaty, nonce) = making.clone();
     out.send(to, Message::Treaty { treaty, nonce, says });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Few clauses may have many terms, and long names.
-    #[test]
-    fn room_of_leaves_counts_what_terms_take() {
-        let treaty = ObjectKey::new(0, "\u{1}treaty/t");
-        let terms = |length: usize| vec![Term { name: "n".repeat(length), weight: 1, is_log: false }; 4096];
-        let of = |length: usize| Room::of(&treaty, [&terms(length)[..]].into_iter());
-        let several = |count: usize, length: usize| (0..count).fold(Room::default(), |sum, _| sum.and(of(length)));
-        assert!(!several(60, 400).is_too_much() && several(70, 512).is_too_much());
-        assert!(several(70, 512).terms - several(69, 512).terms == of(512).terms);
-        assert_eq!(of(9).and(of(30)).without(of(30)), of(9));
-    }
 }
