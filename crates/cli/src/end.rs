@@ -408,7 +408,9 @@ fn advice(reason: &Reason) -> String {
         Reason::AboveLimit { .. } => "; ask for fewer",
         Reason::AboveGrant { .. } => "; say what was used of this grant",
         Reason::NoSeat { why: NoSeat::Lives, .. } => "; one that is well is drained and removed",
-        Reason::NoSeat { why: NoSeat::Unrecorded, .. } => "; `slackline site wait SITE` waits for that",
+        Reason::NoSeat { why: NoSeat::Unrecorded, .. } => {
+            "; `slackline status` shows of which site, and `slackline site wait SITE` waits for that"
+        }
         Reason::NoSeat { why: NoSeat::NotDrained, .. } => "; `slackline site drain` does that",
         Reason::NoSeat { why: NoSeat::WasMember, .. } => "; it can join under another name",
         Reason::NoSeat { why: NoSeat::HasObjects, .. } => "; write them elsewhere, and delete them",

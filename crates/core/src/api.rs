@@ -196,7 +196,7 @@ pub enum NoSeat {
     NoMember,
     /// It was heard from lately, so it is not lost.
     Lives,
-    /// So many quotas have not recorded the last change, as far as this site knows.
+    /// So many quotas have not recorded the last change, or a member's new storage, as far as this site knows.
     Unrecorded,
     /// Names of deleted quotas are being forgotten, for which all members are needed. That is over soon.
     Forgetting,
@@ -900,7 +900,8 @@ pub struct PeerStatus {
     pub offset: Option<i64>,
     /// The last incarnation of it that was heard of; 0 if none was.
     pub incarnation: Incarnation,
-    /// The number of quotas of which no round has recorded that incarnation, or the last change of the members, as far as is known here.
+    /// The number of quotas of which no round has recorded that incarnation, or the last change of the members, as far as is known here. The entity
+    /// of the members counts as one.
     pub unrecorded: u64,
 }
 
@@ -935,7 +936,7 @@ pub struct Status {
     /// The number of quotas that it knows.
     pub quotas: u64,
     /// The number of those of which no round has recorded its own incarnation, so that it has no tokens of them yet, or the last change of
-    /// the members.
+    /// the members, whose own entity counts as one.
     pub unrecorded: u64,
     /// The number of sessions that are open.
     pub sessions: u64,

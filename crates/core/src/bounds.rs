@@ -46,7 +46,7 @@ pub const NAMED_BYTES: usize = 16 * 1024;
 /// The most bytes of such names in one response to a batch; the other refusals in it name none, and their clients commit once more.
 pub const RESPONSE_NAMED_BYTES: usize = 16 * NAMED_BYTES;
 
-/// The most things that are due that one room of transactions does in a call; the next call comes at once.
+/// The most things that are due that one room of transactions does in a call, where storage is read for them; the next call comes at once.
 pub(crate) const AT_ONCE: usize = 16;
 
 /// The largest message that a site or a client takes, in bytes. A batch of 1,024 operations with the longest names fits,

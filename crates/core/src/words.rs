@@ -37,7 +37,10 @@ impl Refusal {
                 NoSeat::NotNext => ("not_next", "the site's region does not come after those of all members"),
                 NoSeat::NoMember => ("no_member", "the site is no member"),
                 NoSeat::Lives => ("site_lives", "the site was heard from lately, so it is not lost"),
-                NoSeat::Unrecorded => ("unrecorded", "not every quota has recorded the last change of the members"),
+                NoSeat::Unrecorded => (
+                    "unrecorded",
+                    "not every quota has recorded the last change of the members, or the new storage of one",
+                ),
                 NoSeat::Forgetting => ("forgetting", "names of deleted quotas are being forgotten, by all members"),
                 NoSeat::OtherSite => ("other_site", "only the site itself can be asked for that"),
                 NoSeat::NotDrained => ("not_drained", "the site has not been drained"),

@@ -313,11 +313,12 @@ fn split(request: &mut Request) -> Option<Request> {
 
 /// The share of the queue that a request takes up: the number of its operations or reads, and more if they are large.
 fn weight(request: &Request) -> usize {
-    match request {
-        Request::Batch(batch) => batch.operations.len().max(1) + request_bytes(request) / OPERATION_BYTES,
-        Request::Read(read) => (read.gets.len() + read.scans.len()).max(1),
+    let count = match request {
+        Request::Batch(batch) => batch.operations.len(),
+        Request::Read(read) => read.gets.len() + read.scans.len(),
         _ => 1,
-    }
+    };
+    count.max(1) + request_bytes(request) / OPERATION_BYTES
 }
 
 /// About the bytes of an answer that nobody has room kept for. Answers to operations are not counted: as many sessions as there are have as

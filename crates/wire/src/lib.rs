@@ -7,11 +7,13 @@
 //! | [`rtt`] | round-trip times between regions, for the delays of clusters on one machine |
 //! | `public`, `object`, `trace`, `peer`, `subset` | conversions between those and the vocabulary of `slackline_core` |
 //! | `check`, `fields` | the common parts of these conversions |
+//! | `codec` | what is large is looked at before it is decoded |
 //!
 //! Conversions from core to the wire are total (`From`); those back are checked (`TryFrom`) and name the field that is
 //! [`Invalid`]. No bytes that arrive make anything here panic.
 
 mod check;
+mod codec;
 mod fields;
 mod object;
 mod peer;

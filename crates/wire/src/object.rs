@@ -43,14 +43,24 @@ pub fn request_bytes(request: &Request) -> usize {
             let claimed = read.claim.iter().flat_map(|claim| &claim.writes);
             read.gets.iter().chain(claimed).map(|key| key.name.len() + ENTRY_BYTES).sum()
         }
+        // A name that is far too long is refused where it is looked up, and lies in the queue before that.
+        Request::Show { quota: name, .. } | Request::List { after: name, .. } => name.len(),
+        Request::Treaties { treaty: Some(ObjectKey { name, .. }) } => name.len(),
         _ => 0,
     }
 }
 
-/// About the bytes of a transaction. Other operations are small, and count as 0.
+/// About the bytes of a transaction, or of the name in another operation.
 pub fn operation_bytes(operation: &Operation) -> usize {
     match operation {
         Operation::Commit(transaction) => transaction.bytes(),
+        Operation::Acquire { quota: name, .. }
+        | Operation::Release { quota: name, .. }
+        | Operation::Create { quota: name, .. }
+        | Operation::SetLimit { quota: name, .. }
+        | Operation::Reclaim { quota: name, .. }
+        | Operation::Delete { quota: name }
+        | Operation::Seat { label: name, .. } => name.len(),
         _ => 0,
     }
 }

@@ -94,10 +94,10 @@ fn facts(prepared: &Prepared, matrix: &Matrix, runs: &[Run]) -> Vec<(String, Str
 
     // In the paper's terms: how much is lost if no tokens move.
     let [ours, without, ..] = runs else { unreachable!("three runs") };
-    let fewer = 100.0 * (1.0 - without.committed as f64 / ours.committed.max(1) as f64);
-    let fewer = match ours.committed {
+    let fewer = || 100.0 * (1.0 - without.committed as f64 / ours.committed as f64);
+    let commits = match ours.committed {
         0 => "nothing was committed".to_owned(),
-        _ => format!("no-redistribution {fewer:.1} % fewer; in the paper about 14 % fewer (figure 3e)"),
+        _ => format!("no-redistribution {:.1} % fewer; in the paper about 14 % fewer (figure 3e)", fewer()),
     };
     let at = &ours.latency_ms;
 
@@ -112,7 +112,7 @@ fn facts(prepared: &Prepared, matrix: &Matrix, runs: &[Run]) -> Vec<(String, Str
                 at.p90, at.p95, at.p99
             ),
         ),
-        ("commits".to_owned(), fewer),
+        ("commits".to_owned(), commits),
     ];
 
     if prepared.trace.skipped > 0 {

@@ -79,7 +79,7 @@ struct Caller {
     region: usize,
     /// The tokens that it has.
     holds: i64,
-    /// True if its last acquire was refused: it tries again, and does nothing else before. By drawing again what it does, it would have done
+    /// True if its last acquire was refused: the next thing that it does is one, too. By drawing again what it does, it would have done
     /// more reads in the end, the more acquires a system refuses.
     was_refused: bool,
 }
@@ -428,7 +428,7 @@ impl<'a> Clients<'a> {
             self.jobs[job as usize] = Job::Over;
         }
         if let Some(caller) = call.caller {
-            self.callers[caller as usize].was_refused = matches!(call.kind, Asked::Acquire { .. });
+            self.callers[caller as usize].was_refused = true;
         }
         self.go_on_after(system, call);
     }

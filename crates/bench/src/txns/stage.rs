@@ -52,7 +52,7 @@ impl Nursery {
     }
 }
 
-/// The time for which the parts of transactions waited for warranties to end: of each the longest, in microseconds.
+/// The time for which the parts of transactions waited for warranties to end, or for slack: of each the longest, in microseconds.
 #[derive(Debug, Default)]
 pub(super) struct Delays(Mutex<BTreeMap<OperationId, u64>>);
 

@@ -247,8 +247,8 @@ struct Counted {
     /// When the first of them began and the last one ended, in microseconds; none before that.
     span: Option<(u64, u64)>,
     synchronized: u64,
-    /// Orders that ended since the last look: those that were not held back for as long as would tell, and all that do not count.
-    quick: Vec<(OperationId, bool)>,
+    /// Orders that ended since the last look; true if it is yet to be told whether they waited for another site.
+    ended: Vec<(OperationId, bool)>,
     refused: u64,
     unknown: u64,
     /// All that was added to the stock and ordered, whether it counts or not; by item, in pieces.
@@ -332,9 +332,9 @@ impl Trial {
     fn look_up(&self) {
         let delays = self.stage.delays();
         let mut counted = self.counted.borrow_mut();
-        for (id, counts) in std::mem::take(&mut counted.quick) {
+        for (id, is_open) in std::mem::take(&mut counted.ended) {
             let was_held_back = delays.take(id) > 0;
-            counted.synchronized += u64::from(counts && was_held_back);
+            counted.synchronized += u64::from(is_open && was_held_back);
         }
     }
 
@@ -523,7 +523,7 @@ impl Client {
                 }
                 let is_long = took >= self.shortest / 2;
                 counted.synchronized += u64::from(counts && is_long);
-                counted.quick.extend(operation.map(|id| (id, counts && !is_long)));
+                counted.ended.extend(operation.map(|id| (id, counts && !is_long)));
             }
             // Its number may be taken.
             Ok(Outcome::Unknown(_)) => {

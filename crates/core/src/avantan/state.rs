@@ -255,7 +255,7 @@ impl<A: Amount> Table<A> {
 
     /// True if another member that is up is such an incarnation.
     pub fn has_unrecorded(&self, site: Membership, sight: impl Sight) -> bool {
-        self.records() && site.others_up(sight).any(|(other, incarnation)| self.is_after_recorded(other, incarnation))
+        site.others_up(sight).any(|(other, incarnation)| self.lacks(other, incarnation))
     }
 
     /// True if no instance was decided since the members changed last.

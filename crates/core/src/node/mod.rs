@@ -236,8 +236,7 @@ impl Node {
                 })
                 .collect(),
             quotas: 0,
-            // Nor does it vote for the next change before it is.
-            unrecorded: u64::from(!self.members.is_whole(&self.identity)),
+            unrecorded: 0,
             sessions: self.sessions.len() as u64,
             membership: self.members.roster.number,
             drained: self.identity.drained.is_some(),

@@ -629,7 +629,7 @@ pub enum Cause {
     /// A value is beyond [`VALUE_BYTES`].
     TooLarge,
     /// The transaction is beyond [`TRANSACTION_OPERATIONS`], [`TRANSACTION_BYTES`], [`NOTES_BYTES`] or
-    /// [`LEAF_BYTES`].
+    /// [`LEAF_BYTES`]; or a call would rest on more at one home than one run of its function may read.
     TooMuch,
     /// The transaction breaks a rule of its structure, which no correct client does.
     Malformed,

@@ -713,7 +713,7 @@ impl Quotas {
         if asked.contains(turn.here.position) {
             self.judge_waiting(turn, at, asked, away);
         }
-        self.aim_at_decided(at);
+        self.aim_at_decided(&turn.here, at);
         self.finish_admin(turn, at);
 
         // Only now: what waited for the name was not known to the round that is over. Nor was what comes here from the lines of other levels,
@@ -837,7 +837,7 @@ impl Quotas {
 
     /// An instance was decided that changed the limit, or brought tokens back. That is what becomes of changes that wait for the same: where
     /// one site is all, its value is decided in the step that builds it.
-    fn aim_at_decided(&mut self, at: usize) {
+    fn aim_at_decided(&mut self, here: &Here, at: usize) {
         let quota = &mut self.list[at];
         let (number, share) = (quota.number, &quota.avantan.share);
         let (generation, instance) = (share.table.generation, share.applied);
@@ -848,8 +848,11 @@ impl Quotas {
             for admin in waiting.filter(|admin| admin.change == change) {
                 admin.aim.get_or_insert(aim(change));
             }
-        } else if let Some(last) = share.table.reclaimed.as_ref().filter(|last| last.instance == instance) {
-            // Of several words that say the same the first one was carried out: for the others nothing is left.
+        } else if let Some(last) =
+            share.table.reclaimed.as_ref().filter(|last| last.instance == instance && here.site.count() == 1)
+        {
+            // Of several words that say the same the first one was led: for the others nothing is left. A word of another site may be about
+            // other storage.
             let change = Lifecycle::Reclaim { brought: last.brought, in_use: last.in_use };
             let said = Lifecycle::Reclaim { brought: 0, in_use: last.in_use };
             let is_aimed_at = |admin: &Admin| admin.aim.is_some_and(|aim| aim.instance == instance);

@@ -269,8 +269,7 @@ impl Quotas {
 
         // New storage of a member votes only once all others have said what they know of its predecessor's votes, or a round has recorded it.
         // With this site one of them would be gone for good, and it may be the last that is not new.
-        let is_unrecorded = |quota: &&Quota| quota.avantan.share.table.has_unrecorded(here.site, here.sight());
-        let unrecorded = self.iter().filter(is_unrecorded).count();
+        let unrecorded = self.not_recorded(here);
         if unrecorded > 0 {
             return refuse(NoSeat::Unrecorded, unrecorded);
         }
@@ -285,6 +284,12 @@ impl Quotas {
         }
 
         Ok(())
+    }
+
+    /// The number of quotas that have not recorded new storage of another member that is up.
+    fn not_recorded(&self, here: &Here) -> usize {
+        let lacks_some = |quota: &&Quota| quota.avantan.share.table.has_unrecorded(here.site, here.sight());
+        self.iter().filter(lacks_some).count()
     }
 
     /// True if something that this site gave to a member, or backlog that it handed over, may not have arrived there. What was told may have
@@ -323,6 +328,12 @@ impl Quotas {
         let roster = self.list[at].avantan.share.table.roster.as_ref();
         if roster.is_some_and(|roster| roster.number != here.site.number) {
             return Ok(false);
+        }
+
+        // While it may be leaving it takes nothing in, so nothing records what has started since it was asked.
+        let unrecorded = if site == here.site.me { self.not_recorded(here) } else { 0 };
+        if unrecorded > 0 {
+            return Err(Refusal::NoSeat { why: NoSeat::Unrecorded, count: unrecorded as u64 });
         }
         self.may_change(here, site).map(|()| true)
     }

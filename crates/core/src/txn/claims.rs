@@ -197,7 +197,7 @@ impl Claims {
         let named = claims.filter(move |(_, is_write)| writes || *is_write).map(|(nonce, _)| *nonce);
         let scanned = writes.then(|| self.spans.over(name)).into_iter().flatten();
         let is_older = move |nonce: &u64| *nonce != rank.nonce && self.claims[nonce].rank < rank;
-        named.chain(scanned).filter(is_older)
+        named.chain(scanned.copied()).filter(is_older)
     }
 
     /// The blockers that a read has to wait for now.

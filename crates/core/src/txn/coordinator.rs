@@ -43,6 +43,8 @@ const PATIENCE: u64 = 2 * SECOND;
 const AGAIN: u64 = 50 * MILLISECOND;
 /// The most transactions that one call looks at.
 const LOOKED_AT: usize = 128;
+/// Once it has told so many bytes of parts again, a call looks at no more of them.
+const TOLD_BYTES: usize = 16 << 20;
 /// The number of times that an abort is told to a participant that does not confirm it. After that, one in doubt asks.
 const TELLS: u32 = 4;
 /// The longest time between two tellings of a decision, in microseconds.
@@ -230,13 +232,19 @@ impl Coordinator {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Does what is due, at most [`LOOKED_AT`] things a call.
+    /// Does what is due, at most [`LOOKED_AT`] things a call, and few that are large: what is asked of participants is told again.
     pub(super) fn tick(&mut self, turn: &mut Turn) {
         let due = self.timers.iter().copied().take_while(|(at, _)| *at <= turn.here.now.mono);
         let due: Vec<(u64, OperationId)> = due.take(LOOKED_AT).collect();
+        let mut told = 0;
         for (at, id) in due {
+            let asks = self.coordination.get(&id).and_then(|coordination| coordination.asks.as_ref());
+            told += asks.map_or(0, |asks| asks.bytes);
             self.timers.remove(&(at, id));
             self.look_at(turn, at, id);
+            if told > TOLD_BYTES {
+                break;
+            }
         }
     }
 

@@ -9,12 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::table::is_within;
+use super::spans::Spans;
 use crate::bounds::{ENTRY_BYTES, NAMED_BYTES};
 use crate::codec::{Cursor, Malformed, put_u64};
 use crate::id::SiteId;
 use crate::machine::Batch;
-use crate::object::{Abort, Cause, Dependency, ObjectKey, Part, Span, TRANSACTION_OPERATIONS};
+use crate::object::{Abort, Cause, Dependency, ObjectKey, Part, TRANSACTION_OPERATIONS};
 use crate::rows::DEPENDENT;
 
 /// The most dependencies at one home; beyond it, transactions that bring more are refused.
@@ -27,8 +27,8 @@ pub(super) struct Dependents {
     calls: BTreeMap<ObjectKey, Noted>,
     /// The calls that depend on a name.
     names: BTreeMap<String, BTreeSet<ObjectKey>>,
-    /// The calls that depend on a span, by its prefix.
-    spans: BTreeMap<String, BTreeSet<(Span, ObjectKey)>>,
+    /// The calls that depend on a span, each with the number of its rows.
+    spans: Spans<(ObjectKey, u32)>,
     /// The number of dependencies of all calls.
     dependencies: usize,
     /// The number of registrations in this life.
@@ -47,11 +47,7 @@ struct Noted {
 impl Dependents {
     /// The calls that depend on a name.
     fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a ObjectKey> {
-        // A span's prefix is a prefix of the name.
-        let ends = name.char_indices().map(|(at, _)| at).chain([name.len()]).filter(|_| !self.spans.is_empty());
-        let spans = ends.filter_map(|end| self.spans.get(&name[..end])).flatten();
-        let spans = spans.filter(move |(span, _)| is_within(span, name)).map(|(_, call)| call);
-        self.names.get(name).into_iter().flatten().chain(spans)
+        self.names.get(name).into_iter().flatten().chain(self.spans.over(name).map(|(call, _)| call))
     }
 
     /// Checks that a part covers every call that depends on what it writes, and that there is room for the dependencies
@@ -114,10 +110,7 @@ impl Dependents {
         self.dependencies += 1;
         match dependency {
             Dependency::Name(name) => drop(self.names.entry(name.clone()).or_default().insert(call.clone())),
-            Dependency::Span(span) => {
-                let calls = self.spans.entry(span.prefix.clone()).or_default();
-                calls.insert((span.clone(), call.clone()));
-            }
+            Dependency::Span(span) => self.spans.insert(span, (call.clone(), span.limit)),
         }
     }
 
@@ -137,8 +130,15 @@ impl Dependents {
         self.dependencies -= dependencies.len();
         for dependency in dependencies {
             match dependency {
-                Dependency::Name(name) => remove(&mut self.names, name, call),
-                Dependency::Span(span) => remove(&mut self.spans, span.prefix.clone(), &(span, call.clone())),
+                Dependency::Name(name) => {
+                    if let Some(calls) = self.names.get_mut(&name) {
+                        calls.remove(call);
+                        if calls.is_empty() {
+                            self.names.remove(&name);
+                        }
+                    }
+                }
+                Dependency::Span(span) => self.spans.remove(&span, (call.clone(), span.limit)),
             }
         }
 
@@ -179,15 +179,6 @@ impl Dependents {
     }
 }
 
-fn remove<T: Ord>(map: &mut BTreeMap<String, BTreeSet<T>>, key: String, entry: &T) {
-    if let Some(entries) = map.get_mut(&key) {
-        entries.remove(entry);
-        if entries.is_empty() {
-            map.remove(&key);
-        }
-    }
-}
-
 /// The key of a call's row.
 fn key(call: &ObjectKey) -> Vec<u8> {
     let mut key = vec![DEPENDENT];
@@ -198,7 +189,7 @@ fn key(call: &ObjectKey) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Change;
+    use crate::object::{Change, Span};
 
     fn span(prefix: &str, after: &str) -> Dependency {
         Dependency::Span(Span { prefix: prefix.into(), after: after.into(), limit: 3 })

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::cache::{Cache, Used};
 use super::calls::Calls;
 use super::participant::Participant;
-use super::serve::{Room, seen_bytes, uses_rights};
+use super::serve::{Room, rows_bytes, seen_bytes, uses_rights};
 use super::table::{Table, is_name};
 use crate::api::{self, Reading, Response};
 use crate::bounds::{AT_ONCE, ENTRY_BYTES, READ_ITEMS};
@@ -176,8 +176,14 @@ fn unread(home: SiteId) -> Abort {
 /// The bytes of what was found until now.
 fn found_bytes(reading: &Reading) -> usize {
     let gets = reading.gets.iter().flatten().map(seen_bytes);
-    let scans = reading.scans.iter().flatten().flatten().map(|(name, seen)| name.len() + seen_bytes(seen));
-    gets.chain(scans).sum()
+    gets.chain(reading.scans.iter().flatten().map(|rows| rows_bytes(rows))).sum()
+}
+
+/// What came for reads that wait for more, if there is room for it.
+fn held<T>(result: Result<T>, room: &mut usize, bytes: impl Fn(&T) -> usize) -> Result<T> {
+    let found = result?;
+    *room = room.checked_sub(bytes(&found)).ok_or_else(|| Abort::of(Cause::Overloaded))?;
+    Ok(found)
 }
 
 /// A batch of reads while it is sorted by who has the objects.
@@ -506,6 +512,8 @@ impl Reader {
 
         // A right counts from when the question was sent: the home counts it from a later time, when it issued it, so
         // this site stops relying on it first.
+        // What comes while too much is held for others is not added to it.
+        let mut room = READS_BYTES.saturating_sub(self.waiting_bytes);
         let mut waiting = question.reads.and_then(|name| self.waiting.get_mut(&name));
         for ((name, place), result) in question.gets.into_iter().zip(gets) {
             let key = ObjectKey { home: from.region, name };
@@ -523,7 +531,7 @@ impl Reader {
                 }
             };
             if let Some(waiting) = &mut waiting {
-                waiting.reading.gets[place] = result;
+                waiting.reading.gets[place] = held(result, &mut room, seen_bytes);
             }
         }
 
@@ -534,7 +542,7 @@ impl Reader {
 
         let Some(waiting) = waiting else { return };
         for (place, result) in question.scans.into_iter().zip(scans) {
-            waiting.reading.scans[place] = result;
+            waiting.reading.scans[place] = held(result, &mut room, |rows| rows_bytes(rows));
         }
         let bytes = found_bytes(&waiting.reading).max(waiting.bytes);
         self.waiting_bytes += bytes - std::mem::replace(&mut waiting.bytes, bytes);

@@ -61,9 +61,13 @@ impl Room {
 
     /// Scans a span if there is room for it.
     pub(super) fn scan(&mut self, table: &Table, span: &Span) -> Result<Vec<(String, Seen)>> {
-        let bytes = |rows: &Vec<(String, Seen)>| rows.iter().map(|(name, seen)| name.len() + seen_bytes(seen)).sum();
-        self.hold(|| table.scan(span), bytes)
+        self.hold(|| table.scan(span), |rows| rows_bytes(rows))
     }
+}
+
+/// The room that the rows of a scan take in an answer, about, in bytes.
+pub(super) fn rows_bytes(rows: &[(String, Seen)]) -> usize {
+    rows.iter().map(|(name, seen)| name.len() + seen_bytes(seen)).sum()
 }
 
 /// The room that a value takes in an answer, about, in bytes.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::object::{CALL_MARK, Span};
 
 /// Spans, each with whom it is of.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Spans<T> {
     /// By prefix: after which name each begins, and whom it is of. No set is empty.
     by_prefix: BTreeMap<String, BTreeSet<(String, T)>>,
@@ -21,7 +21,7 @@ impl<T> Default for Spans<T> {
     }
 }
 
-impl<T: Copy + Ord> Spans<T> {
+impl<T: Ord> Spans<T> {
     /// True if there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.by_prefix.is_empty()
@@ -48,11 +48,11 @@ impl<T: Copy + Ord> Spans<T> {
     }
 
     /// Those who have a span that this name is in; one that has several may be named as often.
-    pub(super) fn over<'a>(&'a self, name: &'a str) -> impl Iterator<Item = T> + 'a {
+    pub(super) fn over<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a T> + 'a {
         let is_scanned = !self.is_empty() && !name.starts_with(CALL_MARK);
         let ends = name.char_indices().map(|(at, _)| at).chain([name.len()]).filter(move |_| is_scanned);
         let spans = ends.filter_map(|end| self.by_prefix.get(&name[..end]));
-        spans.flat_map(move |spans| spans.iter().take_while(move |(after, _)| after.as_str() < name).map(|(_, of)| *of))
+        spans.flat_map(move |spans| spans.iter().take_while(move |(after, _)| after.as_str() < name).map(|(_, of)| of))
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
         for name in ["a", "a/", "a/x", "a/x1", "a/é", "a/éa", "b", "bb", "bbb", "c", "\u{1}call"] {
             let within = all.iter().zip(0..).filter(|((prefix, after), _)| is_within(&span(prefix, after), name));
             let within: BTreeSet<i32> = within.map(|(_, of)| of).collect();
-            assert_eq!(spans.over(name).collect::<BTreeSet<_>>(), within, "{name}");
+            assert_eq!(spans.over(name).copied().collect::<BTreeSet<_>>(), within, "{name}");
         }
 
         all.iter().zip(0..).for_each(|((prefix, after), of)| spans.remove(&span(prefix, after), of));

@@ -2,7 +2,7 @@
 
 use slackline_core::api::{Hold, Operation, Outcome, Readiness, Shown};
 use slackline_core::clock::{MILLISECOND, SECOND};
-use slackline_core::id::Incarnation;
+use slackline_core::id::{Incarnation, OperationId};
 use slackline_core::object::message::{Message, Prepare, Vote};
 use slackline_core::object::{Abort, Cause, Change, ObjectKey, Part, Seen};
 use slackline_core::peer::{Body, PeerMessage};
@@ -532,6 +532,32 @@ fn clock_that_is_set_back_while_a_part_is_prepared_does_not_keep_it_locked() {
     assert!(matches!(cluster.outcome(0, first), Some(Outcome::Committed { .. } | Outcome::Unknown(_))));
     assert!(get(&mut cluster, 1, &x).is_ok_and(|seen| seen.value == Some(bytes("1"))));
     assert_serves(&mut cluster, 1, "set right");
+}
+
+/// A part that was refused is looked at when its site starts again, on a clock that was set ahead.
+#[test]
+fn part_is_not_forgotten_while_its_deadline_is_past_by_one_clock_alone() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(2 * SECOND);
+    let deadline = cluster.time(1).wall + 9 * SECOND as i64;
+    let participants = [0, 1].map(|at| (Cluster::site(at), Incarnation(1)));
+    let ask = |cluster: &mut Cluster, sequence: u64, deadline: i64, part: Part| {
+        let id = OperationId { sequence, ..asked_by(1) };
+        tell(cluster, 1, 0, Message::Prepare(Box::new(prepare(id, deadline, &participants, part))));
+    };
+    let parts = |cluster: &Cluster| cluster.hosts[0].node.as_ref().expect("runs").chapters().txns.under_way().1;
+    ask(&mut cluster, 1, deadline, Part { reads: vec![("x".into(), 7)], ..Part::default() });
+    assert_eq!(parts(&cluster), 1, "it was refused");
+    cluster.hosts[0].wall += HOUR;
+    restart(&mut cluster, 0);
+    cluster.hosts[0].wall -= HOUR;
+    cluster.run(2 * SECOND);
+    assert_eq!(parts(&cluster), 1, "it is kept until its deadline");
+
+    // What is to be prepared before that deadline still may be.
+    let part = Part { writes: vec![("y".into(), Change::Put(bytes("1")))], ..Part::default() };
+    ask(&mut cluster, 2, deadline - SECOND as i64, part);
+    assert!(!cluster.hosts[0].node.as_ref().expect("runs").chapters().txns.is_settled(), "it is prepared");
 }
 
 /// Three clocks are wrong by the same amount, one after another, and never more than two at a time.

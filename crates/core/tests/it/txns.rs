@@ -600,6 +600,23 @@ fn coordinator_that_comes_back_knows_whom_to_ask() {
     }
 }
 
+/// The client is told, and no participant hears it for minutes.
+#[test]
+fn decision_is_kept_until_the_participants_have_heard_it() {
+    let mut cluster = Cluster::new(3);
+    let (x, y) = (key(1, "x"), key(2, "y"));
+    let write = begin(&mut cluster, 0, Txn::new().put(&x, "1").put(&y, "1"));
+    cluster.run(DELAY + MILLISECOND);
+    cluster.cut = vec![(0, 1), (0, 2), (1, 2), (2, 1)];
+    cluster.run(2 * DELAY);
+    assert_eq!(cluster.outcome(0, write), Some(committed(2)));
+    cluster.run(200 * SECOND);
+    cluster.cut.clear();
+    cluster.run(20 * SECOND);
+    let found = [(1, &x), (2, &y)].map(|(at, key)| value(&mut cluster, at, key));
+    assert_eq!(found, [Some(bytes("1")), Some(bytes("1"))], "a decision was forgotten that a client knows");
+}
+
 #[test]
 fn what_one_site_lost_is_refused_until_it_is_written_anew() {
     let mut cluster = Cluster::new(3);

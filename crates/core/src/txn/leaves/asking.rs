@@ -10,7 +10,7 @@ use crate::codec::clamped;
 use crate::config::Slack;
 use crate::id::{OperationId, SiteId};
 use crate::object::message::{Reported, Says, Wanted};
-use crate::object::treaty::{CLAUSES, Tree};
+use crate::object::treaty::{self, Tree};
 use crate::object::{ObjectKey, Part};
 use crate::stats::split::{Outlook, Share, fixed, moving, sure};
 use crate::stats::trend::Motion;
@@ -402,9 +402,15 @@ impl Leaves {
                 continue;
             }
 
-            // A donor may be told of several receivers for each clause, and a message names no more than there can be clauses.
-            for gives in gives.chunks(CLAUSES).map(<[Wanted]>::to_vec) {
-                say(&mut turn.out, SiteId::new(home, me.lane), making, Says::Give { gives, awaited });
+            // A donor may be told of several receivers for each clause, and a message names no more than there can be clauses. What is given of
+            // one clause is told at once: the rest of it would look as if it rested on an outdated report.
+            let mut left = &gives[..];
+            while !left.is_empty() {
+                let next = left.get(treaty::CLAUSES).map(|next| next.clause);
+                let count = next.map_or(left.len(), |next| left.partition_point(|give| give.clause < next));
+                let (now, later) = left.split_at(count);
+                say(&mut turn.out, SiteId::new(home, me.lane), making, Says::Give { gives: now.to_vec(), awaited });
+                left = later;
             }
         }
 

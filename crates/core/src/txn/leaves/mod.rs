@@ -465,9 +465,12 @@ impl Leaves {
         let due: Vec<(Number, u32)> = noted.clauses.iter().copied().filter(is_due).collect();
 
         // A leaf has one question under way: what several of its clauses lack is asked for together, for one after the other would take each
-        // other's place.
+        // other's place. What is beyond the bound is looked at by the next write.
         let mut asked: BTreeMap<Number, (bool, BTreeMap<u32, i128>)> = BTreeMap::new();
         for (number, clause) in due {
+            if asked.get(&number).is_some_and(|(_, lacking)| lacking.len() >= PLANNED) {
+                continue;
+            }
             let noted = &self.noted;
             let held = self.leaves.of_mut(number).clauses.get_mut(clause).expect("looked up above");
 
