@@ -393,6 +393,12 @@ impl Quotas {
         let mut first = BinaryHeap::new();
         let all = self.list.iter().enumerate().filter(|(_, quota)| !quota.is_vacant());
         for (at, quota) in all.filter(|(_, quota)| quota.limit().is_some() && quota.name() > after) {
+            // Most are behind the page, and nothing more is looked up of them.
+            let is_behind = |(largest, ..): &(SmolStr, i64, i64, u16)| quota.name() > &**largest;
+            if first.len() >= limit && first.peek().is_some_and(is_behind) {
+                continue;
+            }
+
             // One whose parent was deleted counts in none.
             let is_bound = !matches!(self.climb(at).1, Some(Break::Refused(_)));
             let parent = quota.parent().filter(|_| is_bound).map_or(0, |parent| parent.length);
