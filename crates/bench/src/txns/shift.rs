@@ -19,7 +19,7 @@ use slackline_core::clock::SECOND;
 use slackline_core::id::OperationId;
 use slackline_core::machine::Effect;
 use slackline_core::node::Node;
-use slackline_core::object::message::{Message, Says};
+use slackline_core::object::message::{Message, Says, Wanted};
 use slackline_core::peer::Body;
 use slackline_core::stats::Rng;
 use slackline_core::txn::counter_of_row;
@@ -367,12 +367,14 @@ fn look(truth: &Rc<RefCell<Truth>>, crash_from: Option<u64>, now: u64, site: usi
                     }
                 }
             }
-            Effect::Send { message, .. } => {
+            Effect::Send { to, message } => {
                 if let Body::Txn(message) = &message.body
                     && let Message::Treaty { says, .. } = &**message
                 {
                     reports |= matches!(says, Says::Report { .. });
-                    divides |= matches!(says, Says::Give { awaited: true, .. });
+                    let is_to_give = |gives: &[Wanted]| gives.iter().any(|give| give.amount > 0 || give.rate > 0);
+                    let is_alive = truth.crash.is_none_or(|(down, _)| usize::from(to.region) != down);
+                    divides |= matches!(says, Says::Give { gives, .. } if is_alive && is_to_give(gives));
                 }
             }
             Effect::Respond { .. } => {}
