@@ -47,7 +47,7 @@
 //!
 //! | room | what it is about | with it |
 //! | --- | --- | --- |
-//! | `participant` | the home of this site's objects: prepare, defend, vote, carry out; `doubt`: find out | `locks`: what prepared transactions hold, and the check of a part; `leaves`, `treaties`: what it keeps true for treaties; `claims`, `turns`: whose turn it is; `serve`: answering reads; `table`: what storage holds |
+//! | `participant` | the home of this site's objects: prepare, defend, vote, carry out; `doubt`: find out | `locks`: what prepared transactions hold, and the check of a part; `spans`: the spans that a name is in; `leaves`, `treaties`: what it keeps true for treaties; `claims`, `turns`: whose turn it is; `serve`: answering reads; `table`: what storage holds |
 //! | `coordinator` | the transactions that this site coordinates: 1 or 2 phases | `trace`: what is remembered of them, for those who ask why |
 //! | `reader` | what this site reads for its clients | `cache`: copies of others' objects, and the rights held over them |
 //! | `calls` | calls of memoized functions | `dependents`: which depend on what is here |
