@@ -26,8 +26,10 @@ use crate::state::{Phase, Simulation};
 use crate::world::World;
 
 /// The longest time that clients may take, after the last fault has ended, to settle what is in doubt and to give back what
-/// they hold; and that callers may take after that for the rest of their transactions over treaties.
+/// they hold.
 const SETTLING: u64 = 240 * SECOND;
+/// The longest time that callers may take after that for the rest of their transactions over treaties.
+const HURRYING: u64 = 400 * SECOND;
 /// The time that the cluster is left alone before its books are looked at: longer than any hold, and than any gift takes.
 pub(crate) const REST: u64 = 140 * SECOND;
 /// The longest time that tokens may go on moving after that.
@@ -65,7 +67,8 @@ impl Simulation {
         if is_rest_done && self.audit.hurried_at == 0 {
             self.audit.hurried_at = world.now();
         }
-        if world.now() > self.audit.healed_at.max(self.audit.hurried_at) + SETTLING {
+        let hurried = if self.audit.hurried_at > 0 { self.audit.hurried_at + HURRYING } else { 0 };
+        if world.now() > hurried.max(self.audit.healed_at + SETTLING) {
             for site in 0..world.len() {
                 let readiness = world.node(site).map_or_else(Default::default, |node| node.readiness());
                 self.oracle.blame(liveness::NAME, liveness::check_ready(readiness), format_args!("site {site}"));
