@@ -41,7 +41,8 @@ pub fn request_bytes(request: &Request) -> usize {
         Request::Batch(batch) => batch.operations.iter().map(|submission| operation_bytes(&submission.operation)).sum(),
         Request::Read(read) => {
             let claimed = read.claim.iter().flat_map(|claim| &claim.writes);
-            read.gets.iter().chain(claimed).map(|key| key.name.len() + ENTRY_BYTES).sum()
+            let gets = read.gets.iter().chain(claimed).map(|key| key.name.len() + ENTRY_BYTES);
+            gets.chain(read.scans.iter().map(|(_, span)| span_bytes(span))).sum()
         }
         // A name that is far too long is refused where it is looked up, and lies in the queue before that.
         Request::Show { quota: name, .. } | Request::List { after: name, .. } => name.len(),
@@ -65,6 +66,10 @@ pub fn operation_bytes(operation: &Operation) -> usize {
     }
 }
 
+fn span_bytes(span: &Span) -> usize {
+    span.prefix.len() + span.after.len() + ENTRY_BYTES
+}
+
 fn object_bytes(message: &Message) -> usize {
     match message {
         Message::Prepare(prepare) => prepare.part.bytes(),
@@ -74,7 +79,8 @@ fn object_bytes(message: &Message) -> usize {
         }
         Message::Fetch(fetch) => {
             let claimed = fetch.claim.iter().flat_map(|claim| &claim.writes);
-            fetch.gets.iter().map(|(name, _)| name).chain(claimed).map(|name| name.len() + ENTRY_BYTES).sum()
+            let gets = fetch.gets.iter().map(|(name, _)| name).chain(claimed).map(|name| name.len() + ENTRY_BYTES);
+            gets.chain(fetch.scans.iter().map(span_bytes)).sum()
         }
         Message::Revoke { rights, .. } | Message::Revoked { rights, .. } => {
             rights.iter().map(|(name, _)| name.len() + ENTRY_BYTES).sum()

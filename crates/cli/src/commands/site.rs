@@ -245,7 +245,14 @@ const SETTLING: Duration = Duration::from_secs(5);
 fn is_settling(reason: &Reason) -> bool {
     matches!(
         reason,
-        Reason::NoSeat { why: NoSeat::HasTokens | NoSeat::HasTransactions | NoSeat::Forgetting | NoSeat::Unheard, .. }
+        Reason::NoSeat {
+            why: NoSeat::HasTokens
+                | NoSeat::HasTransactions
+                | NoSeat::Forgetting
+                | NoSeat::Unheard
+                | NoSeat::Unrecorded,
+            ..
+        }
     )
 }
 

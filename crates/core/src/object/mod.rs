@@ -223,8 +223,10 @@ impl Part {
             let value = if let Change::Put(value) = change { value.size() } else { 0 };
             name.len() + value + ENTRY_BYTES
         });
-        let calls = self.covers.iter().chain(&self.forgets).chain(self.depends.iter().map(|(_, call)| call));
-        let calls = calls.chain(&self.relies).map(|call| call.name.len() + 2 * ENTRY_BYTES);
+        let depends =
+            self.depends.iter().map(|(dependency, call)| dependency.size() + call.name.len() + 2 * ENTRY_BYTES);
+        let calls = self.covers.iter().chain(&self.forgets).chain(&self.relies);
+        let calls = calls.map(|call| call.name.len() + 2 * ENTRY_BYTES).chain(depends);
         let notes = self.notes.iter().map(Note::bytes);
         reads.chain(scans).chain(writes).chain(calls).chain(notes).sum()
     }

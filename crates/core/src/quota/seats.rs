@@ -322,7 +322,7 @@ impl Quotas {
         quota != MEMBERS || (!is_over && self.may_change(here, site).is_err())
     }
 
-    /// Whether a change that waits may be led: a refusal if it never can, false if not yet.
+    /// Whether a change that waits may be led: a refusal if waiting would not help, false if not yet.
     pub(super) fn is_seat_ready(&self, here: &Here, at: usize, site: SiteId) -> Result<bool, Refusal> {
         // The seats that the last instance left are this site's from the next call on.
         let roster = self.list[at].avantan.share.table.roster.as_ref();

@@ -515,6 +515,10 @@ impl Reader {
         // What comes while too much is held for others is not added to it.
         let mut room = READS_BYTES.saturating_sub(self.waiting_bytes);
         let mut waiting = question.reads.and_then(|name| self.waiting.get_mut(&name));
+        if waiting.as_ref().is_some_and(|waiting| waiting.missing == 1) {
+            // With this answer the reads are complete, and held no longer.
+            room = usize::MAX;
+        }
         for ((name, place), result) in question.gets.into_iter().zip(gets) {
             let key = ObjectKey { home: from.region, name };
             let result = match result {
