@@ -46,7 +46,7 @@ fn messages(descriptors: &FileDescriptorSet) -> String {
     for (name, message) in &messages {
         let held = message.field.iter().filter(|field| field.r#type() == field_descriptor_proto::Type::Message);
         let held: Vec<(i32, usize)> = held.map(|field| (field.number(), place(field.type_name()))).collect();
-        table += &format!("    ({name:?}, {}, &{held:?}),\n", message.field.len());
+        table += &format!("    Described {{ name: {name:?}, fields: {}, holds: &{held:?} }},\n", message.field.len());
     }
     table + "]\n"
 }

@@ -24,8 +24,18 @@ const FIELD: usize = 24;
 /// Messages in messages are decoded to this depth, and refused beyond it.
 const DEPTH: usize = 100;
 
-/// The messages by name: the number of its fields, and those that hold messages, each with the place of the message here.
-const MESSAGES: &[(&str, usize, &[(u32, usize)])] = include!(concat!(env!("OUT_DIR"), "/messages.rs"));
+/// The messages, in the order of their names.
+const MESSAGES: &[Described] = include!(concat!(env!("OUT_DIR"), "/messages.rs"));
+
+/// A message as its definition has it.
+struct Described {
+    /// Its name, with that of its package.
+    name: &'static str,
+    /// The number of its fields.
+    fields: usize,
+    /// The numbers of those that hold a message, each with the place of that among all.
+    holds: &'static [(u32, usize)],
+}
 
 /// The codec of all services here.
 #[derive(Debug)]
@@ -74,7 +84,7 @@ impl<U: Message + Name + Default> Decoder for CountingDecoder<U> {
 
 /// True if a message would take more memory than it may.
 fn takes_too_much<U: Name>(message: &[u8]) -> bool {
-    let place = MESSAGES.binary_search_by(|(name, ..)| (*name).cmp(&*U::full_name()));
+    let place = MESSAGES.binary_search_by(|described| described.name.cmp(&U::full_name()));
     let mut room = if U::NAME == internal::LinkFrame::NAME { 2 * MEMORY } else { MEMORY };
     place.is_ok_and(|place| !has_room(message, place, DEPTH, &mut room))
 }
@@ -82,10 +92,10 @@ fn takes_too_much<U: Name>(message: &[u8]) -> bool {
 /// Takes what the fields of a message and all that it holds would take from `room`; false once that is not there, or where the bytes are no such
 /// message: who decodes them may find a way through them that this one does not.
 fn has_room(mut message: &[u8], place: usize, depth: usize, room: &mut usize) -> bool {
-    let (_, _, holds) = MESSAGES[place];
+    let Described { holds, .. } = MESSAGES[place];
     while let Some((number, content)) = next_field(&mut message) {
         let held = content.and_then(|content| Some((content, holds.iter().find(|(field, _)| *field == number)?.1)));
-        let fields = held.map_or(0, |(_, place)| MESSAGES[place].1);
+        let fields = held.map_or(0, |(_, place)| MESSAGES[place].fields);
         match room.checked_sub(FIELD * (1 + fields)) {
             Some(left) => *room = left,
             None => return false,
@@ -153,7 +163,7 @@ mod tests {
         let term = v1::Term { name: "n".into(), weight: 1, ..v1::Term::default() };
         let clause = v1::LeafClause { terms: vec![term; 4096], ..v1::LeafClause::default() };
         let leaves = vec![v1::Leaf { clauses: vec![clause], ..v1::Leaf::default() }; 80];
-        let value = v1::Value { kind: Some(v1::value::Kind::Bytes(vec![0x0a, 0].repeat(100_000).into())) };
+        let value = v1::Value { kind: Some(v1::value::Kind::Bytes([0x0a, 0].repeat(100_000).into())) };
         let write = v1::Write { name: "x".repeat(400), change: Some(v1::write::Change::Put(value)) };
         let parts = vec![v1::Part { leaves, writes: vec![write; 5], ..v1::Part::default() }];
         let large = commit(v1::Transaction { parts, ..v1::Transaction::default() });
