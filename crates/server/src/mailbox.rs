@@ -22,7 +22,7 @@ use tonic::Status;
 /// The most operations (or other requests) of clients that wait for the machine. At the bound a stream is not read on and a
 /// unary call is answered RESOURCE_EXHAUSTED.
 pub(crate) const QUEUE_OPERATIONS: usize = 16_384;
-/// The bytes of transactions that count as one operation more: at most 64 MiB of them wait, and one request.
+/// The bytes of names and values that count as one operation more: at most 64 MiB of them wait, and one request.
 const OPERATION_BYTES: usize = 4 << 10;
 /// About the most rows that the machine is handed transactions about in one call: a batch about more is handed over in parts. Each is looked
 /// up in storage, and a call of seconds is taken for a process that was held up; what a call writes has to fit a segment of the log.
@@ -423,22 +423,21 @@ impl Client {
             if let Response::Batch { answers, .. } = &response { named(answers) } else { held_bytes(&mut response) };
         let mut weight = 1 + bytes / REPLY_BYTES;
         if state.weight + weight > CLIENT_REPLIES || load.weight() + weight > ALL_REPLIES {
-            let is_less = match &mut response {
+            weight = match &mut response {
                 Response::Read(reading) => {
                     refuse(reading);
-                    true
+                    1
                 }
                 Response::Batch { answers, .. } => {
                     Answer::limit_names(answers, 0);
-                    true
+                    1
                 }
                 Response::Treaties(here) => {
                     **here = TreatiesHere { has_more: true, ..TreatiesHere::default() };
-                    true
+                    1
                 }
-                _ => false,
+                _ => weight,
             };
-            weight = if is_less { 1 } else { weight };
         }
 
         state.weight += weight;

@@ -94,10 +94,12 @@ fn facts(prepared: &Prepared, matrix: &Matrix, runs: &[Run]) -> Vec<(String, Str
 
     // In the paper's terms: how much is lost if no tokens move.
     let [ours, without, ..] = runs else { unreachable!("three runs") };
-    let fewer = || 100.0 * (1.0 - without.committed as f64 / ours.committed as f64);
     let commits = match ours.committed {
         0 => "nothing was committed".to_owned(),
-        _ => format!("no-redistribution {:.1} % fewer; in the paper about 14 % fewer (figure 3e)", fewer()),
+        all => {
+            let fewer = 100.0 * (1.0 - without.committed as f64 / all as f64);
+            format!("no-redistribution {fewer:.1} % fewer; in the paper about 14 % fewer (figure 3e)")
+        }
     };
     let at = &ours.latency_ms;
 

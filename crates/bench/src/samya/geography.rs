@@ -111,8 +111,9 @@ impl Globe {
 
         // A table may name these regions and have no round trip between some of them.
         let all: BTreeSet<&String> = matrix.regions.iter().chain(&replicas).collect();
-        let pairs = all.iter().flat_map(|from| all.iter().map(move |to| (*from, *to))).filter(|(from, to)| from < to);
-        if let Some((from, to)) = pairs.into_iter().find(|(from, to)| table.rtt(from, to).is_none()) {
+        let mut pairs =
+            all.iter().flat_map(|from| all.iter().map(move |to| (*from, *to))).filter(|(from, to)| from < to);
+        if let Some((from, to)) = pairs.find(|(from, to)| table.rtt(from, to).is_none()) {
             let source = table.source();
             return Err(QuotaError::Option(format!("{source} has no round trip between {from} and {to}")));
         }

@@ -855,11 +855,8 @@ impl Quotas {
             // other storage.
             let change = Lifecycle::Reclaim { brought: last.brought, in_use: last.in_use };
             let said = Lifecycle::Reclaim { brought: 0, in_use: last.in_use };
-            let is_aimed_at = |admin: &Admin| admin.aim.is_some_and(|aim| aim.instance == instance);
-            if let Some(first) =
-                waiting.find(|admin| is_aimed_at(admin) || (admin.aim.is_none() && admin.change == said))
-            {
-                first.aim.get_or_insert(aim(change));
+            if let Some(first) = waiting.find(|admin| admin.aim.is_none() && admin.change == said) {
+                first.aim = Some(aim(change));
             }
         }
     }

@@ -269,10 +269,7 @@ impl Quotas {
 
         // New storage of a member votes only once all others have said what they know of its predecessor's votes, or a round has recorded it.
         // With this site one of them would be gone for good, and it may be the last that is not new.
-        let unrecorded = self.not_recorded(here);
-        if unrecorded > 0 {
-            return refuse(NoSeat::Unrecorded, unrecorded);
-        }
+        self.is_recorded_everywhere(here)?;
         for (range, why) in missed().zip([NoSeat::HasGrants, NoSeat::HasObjects]) {
             let count = view.heads_of(&range).count();
             if count > 0 {
@@ -286,10 +283,13 @@ impl Quotas {
         Ok(())
     }
 
-    /// The number of quotas that have not recorded new storage of another member that is up.
-    fn not_recorded(&self, here: &Here) -> usize {
+    /// Whether every quota has recorded the new storage of each other member that is up.
+    fn is_recorded_everywhere(&self, here: &Here) -> Result<(), Refusal> {
         let lacks_some = |quota: &&Quota| quota.avantan.share.table.has_unrecorded(here.site, here.sight());
-        self.iter().filter(lacks_some).count()
+        match self.iter().filter(lacks_some).count() as u64 {
+            0 => Ok(()),
+            count => Err(Refusal::NoSeat { why: NoSeat::Unrecorded, count }),
+        }
     }
 
     /// True if something that this site gave to a member, or backlog that it handed over, may not have arrived there. What was told may have
@@ -331,9 +331,8 @@ impl Quotas {
         }
 
         // While it may be leaving it takes nothing in, so nothing records what has started since it was asked.
-        let unrecorded = if site == here.site.me { self.not_recorded(here) } else { 0 };
-        if unrecorded > 0 {
-            return Err(Refusal::NoSeat { why: NoSeat::Unrecorded, count: unrecorded as u64 });
+        if site == here.site.me {
+            self.is_recorded_everywhere(here)?;
         }
         self.may_change(here, site).map(|()| true)
     }
@@ -342,10 +341,10 @@ impl Quotas {
     pub(super) fn seated(&self, site: SiteId, gone: bool) -> Option<Outcome> {
         let roster = self.roster()?;
         let seat = roster.seats.iter().find(|seat| seat.site == site)?;
-        match gone {
-            true if !seat.gone => None,
+        match (gone, seat.gone) {
+            (true, false) => None,
             // A site joins once: it did, and has left since.
-            false if seat.gone => Some(Outcome::Unknown(UnknownReason::Forgotten)),
+            (false, true) => Some(Outcome::Unknown(UnknownReason::Forgotten)),
             _ => Some(Outcome::Seated { number: roster.number }),
         }
     }

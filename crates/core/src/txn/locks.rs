@@ -79,7 +79,7 @@ impl Locks {
 
     /// See [`super::Txns::fingerprint`].
     pub(super) fn fingerprint(&self, state: &mut impl Hasher) {
-        (self.names.len(), self.spans.len(), &self.calls).hash(state);
+        (self.names.len(), &self.spans, &self.calls).hash(state);
         for (name, lock) in &self.names {
             (name, lock.reads, lock.is_put, lock.up, lock.down, lock.adds).hash(state);
         }

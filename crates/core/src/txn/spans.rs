@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::object::{CALL_MARK, Span};
 
 /// Spans, each with whom it is of.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Spans<T> {
     /// By prefix: after which name each begins, and whom it is of. No set is empty.
     by_prefix: BTreeMap<String, BTreeSet<(String, T)>>,
@@ -25,11 +25,6 @@ impl<T: Ord> Spans<T> {
     /// True if there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.by_prefix.is_empty()
-    }
-
-    /// The number of prefixes.
-    pub(super) fn len(&self) -> usize {
-        self.by_prefix.len()
     }
 
     /// Adds a span. How many rows of it were asked for is no matter: all of it is taken to be scanned.

@@ -81,12 +81,11 @@ impl Participant {
         // What was read may be more than an answer has room for.
         let mut homes: Vec<TreatyHere> = found.into_iter().map(home).collect();
         let mut room = READING_BYTES;
-        let mut is_room = |home: &TreatyHere| {
-            let left = room.checked_sub(home.bytes());
-            room = left.unwrap_or(0);
-            left.is_some()
+        let take_room = |home: &TreatyHere| {
+            room = room.checked_sub(home.bytes())?;
+            Some(())
         };
-        let fitting = homes.iter().take_while(|home| is_room(home)).count();
+        let fitting = homes.iter().map_while(take_room).count();
         let has_more = has_more || fitting < homes.len();
         homes.truncate(fitting);
         let leaves = self.leaves.show(here.now, &self.locks, treaty, SHOWN);
