@@ -510,13 +510,14 @@ impl Reader {
             return;
         }
 
-        // A right counts from when the question was sent: the home counts it from a later time, when it issued it, so
-        // this site stops relying on it first.
         let mut waiting = question.reads.and_then(|name| self.waiting.get_mut(&name));
 
         // What comes while too much is held is not held as well. With their last answer the reads are complete, and held no longer.
         let is_last = waiting.as_ref().is_some_and(|waiting| waiting.missing == 1);
         let mut room = if is_last { usize::MAX } else { READS_BYTES.saturating_sub(self.waiting_bytes) };
+
+        // A right counts from when the question was sent: the home counts it from a later time, when it issued it, so
+        // this site stops relying on it first.
         for ((name, place), result) in question.gets.into_iter().zip(gets) {
             let key = ObjectKey { home: from.region, name };
             let result = match result {
